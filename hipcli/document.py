@@ -1,0 +1,69 @@
+"""What a reader hands on: pages of clean text, and an account of what could not be read.
+
+Knows nothing of file formats, tokens or terminals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of normalised text.
+
+    number: 1-based physical index in its own source.
+    label: the number printed on the page ("iv", "12"), None where the source has none.
+    text: normalised (readers/normalize.py); may be empty.
+    source: index into Document.sources.
+    image_only: the page shows pictures but holds no text, as a scan does.
+    """
+
+    number: int
+    text: str
+    label: str | None = None
+    source: int = 0
+    image_only: bool = False
+
+
+@dataclass(frozen=True)
+class PageFault:
+    """A page that could not be read; it is reported, never dropped silently."""
+
+    number: int
+    reason: str
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """One input: its display name, format ("pdf", "text", "markdown"), size and digest of the raw bytes."""
+
+    name: str
+    format: str
+    size_bytes: int
+    sha256: str
+    encoding: str | None = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """One or more sources read in order.
+
+    pages: every page that was read, in order, including empty ones.
+    failed: pages that could not be read.
+    warnings: one sentence each, for the user.
+    """
+
+    sources: tuple[Source, ...]
+    pages: tuple[Page, ...]
+    failed: tuple[PageFault, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def chars(self) -> int:
+        return sum(len(page.text) for page in self.pages)
+
+    @property
+    def empty_pages(self) -> tuple[Page, ...]:
+        return tuple(page for page in self.pages if not page.text.strip())
