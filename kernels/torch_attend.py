@@ -1,0 +1,69 @@
+"""Softmax attention that also returns its log-sum-exp, so that parts computed apart can be merged. Torch, any device."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+KEY_TILE = 8192  # keys per pass of dense attention: bounds the rotated copy, whatever T
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, causal: bool = False):
+    """Attention of q over k and v.
+
+    q: [B, H, Q, D]; k, v: [B, H, N, D]; mask: additive, broadcastable to [B, H, Q, N], q's dtype; causal: square, Q = N.
+    Returns o [B, H, Q, D] in q's dtype and lse [B, H, Q] fp32.
+    """
+    if q.device.type == "cpu":
+        flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return flash(q, k, v, is_causal=causal, attn_mask=mask)
+    logits = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
+    if causal:
+        hidden = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        logits = logits.masked_fill(hidden, float("-inf"))
+    if mask is not None:
+        logits = logits + mask
+    lse = logits.logsumexp(-1)
+    return ((logits - lse[..., None]).exp().to(q.dtype) @ v), lse
+
+
+def merge(left: tuple, right: tuple) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join two (o, lse) over disjoint keys: o = (o1 e^lse1 + o2 e^lse2) / (e^lse1 + e^lse2)."""
+    (o1, lse1), (o2, lse2) = left, right
+    lse = torch.logaddexp(lse1, lse2)
+    # weights in fp32: exponents of long contexts differ by more than low precision resolves
+    o = o1.float() * (lse1 - lse).exp()[..., None] + o2.float() * (lse2 - lse).exp()[..., None]
+    return o.to(o1.dtype), lse
+
+
+def expand_group(x: torch.Tensor, group: int) -> torch.Tensor:
+    """[KV, N, D] -> [1, KV * G, N, D] without copying."""
+    kv, n, d = x.shape
+    return x[:, None].expand(kv, group, n, d).reshape(1, kv * group, n, d) if group > 1 else x[None]
+
+
+def dense_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, turn_keys) -> torch.Tensor:
+    """Causal attention of the last Q positions over all T keys, in tiles of keys.
+
+    q: [H, Q, D] already rotated to true positions; k, v: [KV, T, D]; turn_keys(k, first) rotates k[:, :] that begins
+    at position `first`. Returns [H, Q, D].
+    """
+    heads, rows, dim = q.shape
+    kv, total = k.shape[0], k.shape[1]
+    start = total - rows
+    own = expand_group(turn_keys(k[:, start:], start), heads // kv)
+    done = attend(q[None], own, expand_group(v[:, start:], heads // kv), causal=True)
+    packed = q.reshape(1, kv, heads // kv * rows, dim)
+    for first in range(0, start, KEY_TILE):
+        tile = slice(first, min(first + KEY_TILE, start))
+        o, lse = attend(packed, turn_keys(k[:, tile], first)[None], v[None, :, tile])
+        done = merge(done, (o.reshape(1, heads, rows, dim), lse.reshape(1, heads, rows)))
+    return done[0][0]
+
+
+def dense_decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """One query over keys rotated beforehand: q [H, 1, D], k, v [KV, N, D] -> [H, 1, D]."""
+    kv = k.shape[0]
+    packed = q.reshape(1, kv, -1, q.shape[-1])
+    return attend(packed, k[None], v[None], mask)[0].reshape(q.shape)
