@@ -102,6 +102,17 @@ class PrunePlan:
         """Middle keys that `layer` reads at most."""
         return self.keep_chunks(len(self.stages) - 1, layer) * self.stages[-1].chunk_len
 
+    def refresh_stage(self, step: int, layer: int, layers: int) -> int | None:
+        """First stage to run again at decode step `step` of `layer`, None to reuse the list.
+
+        Step 0, the first after new tokens, runs every stage in every layer; later full refreshes are staggered over
+        the layers so that no step pays for all of them.
+        """
+        if step == 0:
+            return 0
+        due = step + layer * self.stages[0].refresh // layers
+        return next((i for i, stage in enumerate(self.stages) if due % stage.refresh == 0), None)
+
     @property
     def scan_distance(self) -> int:
         """Distance a scan assumes between query and nearest chunk: the window less one coarse chunk, as in the paper's code."""

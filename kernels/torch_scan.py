@@ -68,7 +68,9 @@ def gather_rows(x: torch.Tensor, starts: torch.Tensor, length: int) -> torch.Ten
     else:
         rows = (index[..., None] + torch.arange(length, device=x.device)).flatten(1).clamp_(max=total - 1)
         source = [x[h] for h in range(kv)]
-    out = torch.stack([torch.index_select(source[h], 0, rows[h]) for h in range(kv)])
+    out = x.new_empty(kv, rows.shape[1], source[0].shape[1])
+    for h in range(kv):
+        torch.index_select(source[h], 0, rows[h], out=out[h])
     return out.view(*starts.shape, length, dim)
 
 

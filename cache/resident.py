@@ -1,0 +1,81 @@
+"""Everything in the memory of one device: the simplest store, and the one others are compared with."""
+
+from __future__ import annotations
+
+import torch
+
+from hipcli.cache.base import KVStore, StoreShape
+
+
+class ResidentStore(KVStore):
+    """One [KV, capacity, D] pair of buffers per layer, grown by reserve or by doubling."""
+
+    def __init__(self, shape: StoreShape) -> None:
+        super().__init__(shape)
+        self._capacity = 0
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+        self._lengths = [0] * shape.layers
+
+    def reserve(self, tokens: int) -> None:
+        if tokens <= self._capacity:
+            return
+        # one layer at a time, so that growing needs room for one layer's copy and not for all
+        self._keys = [self._grown(self._keys, layer, tokens) for layer in range(self.shape.layers)]
+        self._values = [self._grown(self._values, layer, tokens) for layer in range(self.shape.layers)]
+        self._capacity = tokens
+
+    def _grown(self, buffers: list[torch.Tensor], layer: int, tokens: int) -> torch.Tensor:
+        shape = self.shape
+        try:
+            fresh = torch.empty(shape.kv_heads, tokens, shape.head_dim, dtype=shape.dtype, device=shape.device)
+        except RuntimeError as error:
+            raise MemoryError(f"no memory for {tokens} tokens of keys and values") from error
+        held = self._lengths[layer]
+        if held:
+            fresh[:, :held] = buffers[layer][:, :held]
+            buffers[layer] = fresh[:, :0]  # lets go of the old buffer before the next layer grows
+        return fresh
+
+    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        expected = (self.shape.kv_heads, keys.shape[1], self.shape.head_dim)
+        for name, tensor in (("keys", keys), ("values", values)):
+            if tuple(tensor.shape) != expected:
+                raise ValueError(f"{name} must have shape {expected}, got {tuple(tensor.shape)}")
+        start = self._lengths[layer]
+        stop = start + keys.shape[1]
+        if stop > self._capacity:
+            self.reserve(max(stop, 2 * self._capacity))
+        self._keys[layer][:, start:stop] = keys
+        self._values[layer][:, start:stop] = values
+        self._lengths[layer] = stop
+
+    def view(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        held = self._lengths[layer]
+        if not self._capacity:
+            self.reserve(1)
+        return self._keys[layer][:, :held], self._values[layer][:, :held]
+
+    def truncate(self, tokens: int) -> None:
+        if not 0 <= tokens <= self.length:
+            raise ValueError(f"tokens must be within 0..{self.length}, got {tokens}")
+        self._lengths = [tokens] * self.shape.layers
+
+    @property
+    def length(self) -> int:
+        return min(self._lengths)
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self._capacity * self.shape.bytes_per_token
+
+    def check_integrity(self) -> None:
+        if len(set(self._lengths)) != 1:
+            raise RuntimeError(f"layers hold different numbers of tokens: {sorted(set(self._lengths))}")
+        if self.length > self._capacity:
+            raise RuntimeError(f"{self.length} tokens held in room for {self._capacity}")
+
+    def close(self) -> None:
+        self._keys, self._values = [], []
+        self._capacity = 0
+        self._lengths = [0] * self.shape.layers

@@ -1,0 +1,111 @@
+"""Where kernels, cache and model meet: each layer's attention stores its new K and V, then reads what the backend picks.
+
+The only file that uses kernels and cache together. Knows tensors and layers; no ids, no text.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from transformers import AttentionInterface
+
+from hipcli.cache.base import KVStore
+from hipcli.kernels.backends import BACKENDS, Backend
+from hipcli.kernels.rope import Rope
+from hipcli.kernels.stages import PRESETS, PrunePlan, preset
+from hipcli.errors import UsageError
+from hipcli.settings import AttentionSettings
+
+ATTENTION_NAME = "hip"
+DENSE_BELOW = 8192  # below this, and below the trained window, dense attention is exact and cheap
+
+
+def resolve_plan(settings: AttentionSettings, device: str) -> PrunePlan:
+    """The plan that settings name. Raises UsageError naming the presets there are."""
+    name = settings.preset
+    if name == "auto":
+        name = "cpu" if device == "cpu" and "cpu" in PRESETS else "default"
+    try:
+        return preset(name, settings.share)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def open_backend(settings: AttentionSettings, rope: Rope, trained_window: int, device: str) -> Backend:
+    """The one place where a backend is chosen."""
+    dense_below = settings.dense_below
+    if dense_below is None:
+        dense_below = min(DENSE_BELOW, trained_window)
+    name = "torch" if settings.backend == "auto" else settings.backend
+    if settings.mode == "dense":
+        name = "dense"
+    return BACKENDS[name](resolve_plan(settings, device), rope, dense_below)
+
+
+class AttentionRuntime:
+    """Attention of all layers over one store.
+
+    decode_step: number of the decode step the next call of the model makes, None while prefilling.
+    """
+
+    def __init__(self, backend: Backend, store: KVStore) -> None:
+        self.backend, self.store = backend, store
+        self.decode_step: int | None = None
+        self.reset_states()
+
+    def reset_states(self) -> None:
+        """Forget what layers keep between decode steps; needed after tokens were cut off."""
+        self.states = [self.backend.new_state() for _ in range(self.store.shape.layers)]
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """q: [H, n, D], k, v: [KV, n, D] of the new tokens, un-rotated -> [H, n, D]."""
+        held = self.store.view(layer)[0].shape[1]
+        self.store.append(layer, self.backend.keys_to_store(k, held), v)
+        keys, values = self.store.view(layer)
+        if self.decode_step is None:
+            return self.backend.prefill(layer, q, keys, values)
+        plan, layers = self.backend.plan, self.store.shape.layers
+        stage = plan.refresh_stage(self.decode_step, layer, layers)
+        return self.backend.decode(layer, q, keys, values, self.states[layer], stage)
+
+
+def hip_attention(module, query, key, value, attention_mask=None, scaling=None, **kwargs):
+    """The function transformers calls in each layer: query [1, H, n, D] -> [1, n, H, D]."""
+    q = query[0]
+    natural = 1 / math.sqrt(q.shape[-1])
+    if scaling is not None and abs(scaling - natural) > 1e-9:
+        q = q * (scaling / natural)
+    o = module.hip_runtime.attend(module.layer_idx, q, key[0], value[0])
+    return o.transpose(0, 1)[None], None
+
+
+class NoRotation(torch.nn.Module):
+    """Stands in for a model's rotary module: cos 1 and sin 0 leave q and k un-rotated, bit for bit."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+
+    def forward(self, x: torch.Tensor, position_ids=None, **kwargs):
+        shape = (1, x.shape[1], self.head_dim)
+        return x.new_ones(shape), x.new_zeros(shape)
+
+
+def take_over(model, head_dim: int) -> Rope:
+    """Make `model` (a causal LM of transformers) call hip_attention with un-rotated q and k.
+
+    Returns the rotary table of the module that was replaced, so that Llama-3, YaRN and linear scaling keep working.
+    """
+    AttentionInterface.register(ATTENTION_NAME, hip_attention)
+    rotary = model.model.rotary_emb
+    rope = Rope(rotary.inv_freq, float(getattr(rotary, "attention_scaling", 1.0)))
+    model.model.rotary_emb = NoRotation(head_dim)
+    model.config._attn_implementation = ATTENTION_NAME
+    return rope
+
+
+def bind(model, runtime: AttentionRuntime | None) -> None:
+    """Let the model's layers attend through `runtime`."""
+    for layer in model.model.layers:
+        layer.self_attn.hip_runtime = runtime

@@ -1,0 +1,46 @@
+"""What a run will need, said before it starts: bytes and seconds, from sizes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hipcli.model import LoadedModel
+
+ACTIVATION_BYTES = 256 << 20  # a prefill chunk's hidden states and the gathered keys of one group
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """tokens to hold, the bytes their K and V take, peak_bytes with working space, available_bytes, estimated prefill seconds."""
+
+    tokens: int
+    kv_bytes: int
+    peak_bytes: int
+    available_bytes: int
+    seconds: float
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.available_bytes
+
+
+def available_bytes() -> int:
+    """Memory a new allocation can take without swapping, within the limit of a container where there is one."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def plan_memory(model: LoadedModel, tokens: int, held_bytes: int, keys_read: float, rate: float) -> MemoryPlan:
+    """Plan for `tokens` tokens.
+
+    held_bytes: already allocated for K and V. keys_read: mean number of keys a query reads. rate: flop/s of a product.
+    """
+    kv_bytes = tokens * model.kv_bytes_per_token
+    linear = 2 * model.parameters
+    attention = 4 * model.layers * model.heads * model.head_dim * keys_read
+    # attention and the scan run at about a third of a large product's rate
+    seconds = tokens * (linear + 3 * attention) / rate
+    return MemoryPlan(tokens, kv_bytes, kv_bytes - held_bytes + ACTIVATION_BYTES, available_bytes(), seconds)

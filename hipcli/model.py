@@ -1,0 +1,187 @@
+"""Loads a causal language model through transformers and makes it attend our way, or refuses it by name.
+
+Knows model files and architectures; no text, no documents.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hipcli.attention import AttentionRuntime, bind, open_backend, take_over
+from hipcli.cache.base import StoreShape
+from hipcli.cache.resident import ResidentStore
+from hipcli.dtype_probe import choose_dtype
+from hipcli.errors import ModelError
+from hipcli.kernels.rope import Rope
+from hipcli.settings import AttentionSettings
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+CHECK_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to be run by an Engine. trained_window: longest position it was trained on, in tokens."""
+
+    name: str
+    network: torch.nn.Module
+    rope: Rope
+    dtype: torch.dtype
+    device: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    trained_window: int
+    vocab: int
+    parameters: int
+    check_error: float
+
+    @property
+    def store_shape(self) -> StoreShape:
+        return StoreShape(self.layers, self.kv_heads, self.head_dim, self.dtype, self.device)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self.store_shape.bytes_per_token
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+
+def read_config(path: Path):
+    """The model's configuration. Raises ModelError."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"the model in {path} cannot be read: {first_line(error)}") from error
+
+
+def refuse_unsupported(config, name: str) -> None:
+    """Raise ModelError naming the first thing about this architecture that our attention cannot honour."""
+    reason = unsupported(config)
+    if reason:
+        hint = f"use a Llama, Mistral, Qwen2 or Qwen3 model ({', '.join(FAMILIES)})"
+        raise ModelError(f"the model {name} cannot be used: {reason}", hint)
+
+
+def unsupported(config) -> str | None:
+    """Why a configuration cannot work, None when it can."""
+    if config.model_type not in FAMILIES:
+        return f"its architecture {config.model_type!r} is not supported"
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        return "it has sliding-window layers"
+    if config.model_type == "mistral" and getattr(config, "sliding_window", None):
+        return f"it has a sliding window of {config.sliding_window} tokens"
+    rope = getattr(config, "rope_parameters", None) or {}
+    kind = rope.get("rope_type", "default")
+    if kind not in ROPE_TYPES:
+        return f"its rotary scaling {kind!r} is not supported"
+    partial = rope.get("partial_rotary_factor") or getattr(config, "partial_rotary_factor", None) or 1
+    if partial != 1:
+        return "it rotates only part of each head"
+    if getattr(config, "quantization_config", None):
+        return "its weights are quantised in a format that needs its own kernels"
+    return None
+
+
+def load_model(path: Path, *, dtype: str = "auto", device: str = "cpu", name: str | None = None) -> LoadedModel:
+    """Load the model directory `path`, take over its attention and check it against the stock model.
+
+    dtype: "auto" (probed on a CPU), "float32" or "bfloat16". Raises ModelError for anything that cannot work.
+    """
+    name = name or Path(path).name
+    config = read_config(path)
+    refuse_unsupported(config, name)
+    chosen = choose_dtype(device) if dtype == "auto" else getattr(torch, dtype)
+    network = load_network(path, name, chosen).to(device).eval()
+    return checked(network, name, chosen, device)
+
+
+def load_network(path: Path, name: str, dtype: torch.dtype):
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with quiet():
+            return AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False
+            )
+    except MemoryError:
+        raise
+    except Exception as error:  # transformers and safetensors raise many types for damaged files
+        hint = f"remove it with: hip models rm {name}, then fetch it again"
+        raise ModelError(f"the model {name} cannot be loaded: {first_line(error)}", hint) from error
+
+
+@torch.inference_mode()
+def checked(network, name: str, dtype: torch.dtype, device: str) -> LoadedModel:
+    """Take over the attention of a stock network and compare 32 tokens before and after. Raises ModelError."""
+    config = network.config
+    ids = torch.randint(0, config.vocab_size, (1, CHECK_TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
+    stock = network(input_ids=ids, use_cache=False).logits.float()
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    rope = take_over(network, head_dim)
+    parameters = sum(weight.numel() for weight in network.parameters())
+    fields = (config.num_hidden_layers, heads, config.num_key_value_heads, head_dim)
+    sizes = (config.max_position_embeddings, config.vocab_size, parameters)
+    model = LoadedModel(name, network, rope, dtype, device, *fields, *sizes, 0.0)
+    ours = self_check_logits(model, ids)
+    error = float((ours - stock).norm() / stock.norm())
+    # rounding grows with the square root of the layers it passes; a wrong angle or mask is orders above this
+    if not error <= 4 * torch.finfo(dtype).eps * model.layers**0.5:
+        raise ModelError(f"the model {name} fails its self-check: logits differ from the stock model by {error:.1e}")
+    return LoadedModel(name, network, rope, dtype, device, *fields, *sizes, error)
+
+
+def self_check_logits(model: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
+    """Logits of every position through our attention, half prefilled at once and the rest token by token."""
+    backend = open_backend(AttentionSettings(), model.rope, model.trained_window, model.device)
+    runtime = AttentionRuntime(backend, ResidentStore(model.store_shape))
+    bind(model.network, runtime)
+    half = ids.shape[1] // 2
+    logits = [model.network(input_ids=ids[:, :half], position_ids=positions(0, half, ids), use_cache=False).logits]
+    for at in range(half, ids.shape[1]):
+        runtime.decode_step = at - half
+        step = ids[:, at : at + 1]
+        logits.append(model.network(input_ids=step, position_ids=positions(at, at + 1, ids), use_cache=False).logits)
+    bind(model.network, None)
+    return torch.cat(logits, dim=1).float()
+
+
+def positions(start: int, stop: int, like: torch.Tensor) -> torch.Tensor:
+    return torch.arange(start, stop, device=like.device)[None]
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a library's message, without its closing full stop."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")
+
+
+@contextmanager
+def quiet():
+    """Keep transformers' own progress bars and notices off stderr."""
+    from transformers.utils import logging as hf_logging
+
+    level, shown = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity(logging.CRITICAL)
+    hf_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if shown:
+            hf_logging.enable_progress_bar()

@@ -1,0 +1,54 @@
+"""Logits to the next id: greedy, or temperature with top-p."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hipcli.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """temperature 0 is greedy; top_p keeps the smallest set of ids whose probabilities reach it; seed makes runs repeat."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise UsageError(f"temperature must be 0 or more, got {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top-p must be above 0 and at most 1, got {self.top_p}")
+
+
+class Sampler:
+    """Draws ids; one per answer, so that the same seed gives the same answer."""
+
+    def __init__(self, sampling: Sampling, device: str) -> None:
+        import torch
+
+        self.sampling = sampling
+        self.generator = torch.Generator(device=device)
+        if sampling.seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(sampling.seed)
+
+    def draw(self, logits: torch.Tensor) -> int:
+        """logits: [vocab] -> id."""
+        import torch
+
+        if self.sampling.temperature == 0:
+            return int(logits.argmax())
+        probabilities = (logits.float() / self.sampling.temperature).softmax(-1)
+        if self.sampling.top_p < 1:
+            ordered, order = probabilities.sort(descending=True)
+            # the id that crosses top_p still belongs to the set
+            ordered[ordered.cumsum(-1) - ordered >= self.sampling.top_p] = 0
+            probabilities = torch.zeros_like(probabilities).scatter(0, order, ordered)
+        return int(torch.multinomial(probabilities, 1, generator=self.generator))

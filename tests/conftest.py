@@ -1,0 +1,106 @@
+"""What every test gets: a clean module path, fixed seeds, and a builder for small raw PDFs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent
+# from the repository root `import kernels` would find our folder in place of the Hub package
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]
+
+import random  # noqa: E402
+import zlib  # noqa: E402
+from collections.abc import Callable, Sequence  # noqa: E402
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Every test starts from the same random state, torch's too where a test has loaded it."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+def stream(data: bytes, entries: bytes = b"") -> bytes:
+    """A PDF stream object."""
+    return b"<< %s /Length %d >>\nstream\n%s\nendstream" % (entries, len(data), data)
+
+
+def packed(data: bytes, damaged: bool = False) -> bytes:
+    """A Flate stream object; damaged: ten bytes in its middle are overwritten."""
+    data = zlib.compress(data)
+    if damaged:
+        middle = len(data) // 2
+        data = data[:middle] + b"\xff" * 10 + data[middle + 10 :]
+    return stream(data, b"/Filter /FlateDecode")
+
+
+def lines(*texts: bytes) -> bytes:
+    """Page content that shows one string under the other."""
+    return b"BT /F1 12 Tf 14 TL 50 750 Td " + b" ".join(b"(%s) Tj T*" % text for text in texts) + b" ET"
+
+
+def build(
+    contents: Sequence[bytes],
+    *,
+    extra: Sequence[bytes] = (),
+    resources: bytes = b"/Font << /F1 3 0 R >>",
+    root: bytes = b"",
+    xref: bool = True,
+) -> bytes:
+    """A PDF with one page per stream object in `contents` (see `stream`, `packed`).
+
+    Object 3 is Helvetica, `extra` objects are numbered from 4; `resources` are every page's, `root` is added to the catalogue.
+    """
+    objects = [b"<< /Type /Catalog /Pages 2 0 R %s >>" % root, b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>", *extra]
+    kids = []
+    for content in contents:
+        objects.append(content)
+        page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Resources << %s >> /Contents %d 0 R >>"
+        objects.append(page % (resources, len(objects)))
+        kids.append(b"%d 0 R" % len(objects))
+    objects[1] = b"<< /Type /Pages /Count %d /Kids [%s] >>" % (len(kids), b" ".join(kids))
+    out, offsets = b"%PDF-1.7\n", []
+    for number, body in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(out)
+    if xref:
+        out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1) + b"".join(b"%010d 00000 n \n" % o for o in offsets)
+    return out + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
+
+
+class PdfMaker:
+    """The builder above, as tests get it."""
+
+    build: Callable[..., bytes] = staticmethod(build)
+    stream: Callable[..., bytes] = staticmethod(stream)
+    packed: Callable[..., bytes] = staticmethod(packed)
+    lines: Callable[..., bytes] = staticmethod(lines)
+
+    @staticmethod
+    def book(*pages: str) -> bytes:
+        """A PDF whose pages show one line each."""
+        return build([stream(lines(text.encode("ascii"))) for text in pages])
+
+
+@pytest.fixture
+def pdf() -> type[PdfMaker]:
+    """Makes small PDFs from raw objects, whole or broken on purpose."""
+    return PdfMaker
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Fill fresh torch memory with NaN, so that an output nobody wrote, or a key nobody stored, shows."""
+    import torch
+
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -1,0 +1,92 @@
+"""Plans and presets: what is refused, what refreshes when, and how blocks are cut."""
+
+import pytest
+
+from hipcli.kernels.blocks import dense_stop, split_blocks
+from hipcli.kernels.stages import DEFAULT_PLAN, PRESETS, PrunePlan, PruneStage, preset
+
+
+def stage(**changes):
+    fields = {"chunk_len": 32, "keep_tokens": 64, "rows_mean": 1, "rounds": 2, "refresh": 4} | changes
+    return PruneStage(**fields)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"chunk_len": 24}, {"chunk_len": 0}, {"keep_tokens": 40}, {"keep_tokens": 0}, {"rounds": 6}, {"rounds": -1}, {"rows_mean": 0}, {"refresh": 0}],
+    ids=str,
+)
+def test_a_stage_that_cannot_work_is_refused(changes):
+    with pytest.raises(ValueError, match="must be"):
+        stage(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sink_tokens": 33}, {"window_tokens": 0}, {"descent": "both"}, {"probe": "last"}, {"score": "mean"}, {"share": "none"}, {"special_keep_tokens": 33}],
+    ids=str,
+)
+def test_a_plan_that_cannot_work_is_refused(changes):
+    with pytest.raises(ValueError, match="must be"):
+        PrunePlan(**({"stages": (stage(),)} | changes))
+
+
+def test_stages_must_grow_finer_and_refresh_intervals_must_nest():
+    with pytest.raises(ValueError, match="shrink"):
+        PrunePlan((stage(), stage()))
+    with pytest.raises(ValueError, match="nest"):
+        PrunePlan((stage(refresh=4), stage(chunk_len=8, refresh=3)))
+
+
+def test_the_default_is_the_designed_one():
+    assert [(s.chunk_len, s.keep_tokens, s.refresh) for s in DEFAULT_PLAN.stages] == [(256, 32768, 32), (32, 8192, 16), (8, 2048, 8)]
+    assert [s.rest_len for s in DEFAULT_PLAN.stages] == [32, 8, 8]
+    assert (DEFAULT_PLAN.sink_tokens, DEFAULT_PLAN.window_tokens, DEFAULT_PLAN.block_len) == (256, 1024, 64)
+    assert DEFAULT_PLAN.keep_tokens(2) == 4096 and DEFAULT_PLAN.keep_tokens(3) == 2048
+
+
+def test_every_named_budget_exists_and_an_unknown_name_lists_them():
+    for family in ("paper", "released"):
+        for budget in ("3k", "3k-fast", "3k-flash", "5k"):
+            assert f"{family}-{budget}" in PRESETS
+    assert preset("default", "all").share == "all"
+    with pytest.raises(ValueError, match="paper-3k-flash"):
+        preset("tiny")
+
+
+def test_every_layer_runs_each_stage_at_its_own_cadence_and_step_zero_runs_all():
+    layers = 30
+    full = []
+    for step in range(1, 65):
+        due = [DEFAULT_PLAN.refresh_stage(step, layer, layers) for layer in range(layers)]
+        full.append(due.count(0))
+    assert [DEFAULT_PLAN.refresh_stage(0, layer, layers) for layer in range(layers)] == [0] * layers
+    # 30 layers over a cycle of 32 steps: staggered, so no step has more than one full refresh
+    assert sum(full) == 2 * layers and max(full) == 1
+    for layer in range(layers):
+        ran = [DEFAULT_PLAN.refresh_stage(step, layer, layers) for step in range(32, 64)]
+        assert (ran.count(0), ran.count(1), ran.count(2)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 64), (0, 65), (63, 64), (64, 200), (5, 7), (5, 70), (100, 100), (1, 500)])
+def test_blocks_cover_each_query_once_and_end_at_multiples(start, stop):
+    runs = split_blocks(start, stop, 64)
+    rows = [p for run in runs for p in range(run.first, run.stop)]
+    assert rows == list(range(start, stop))
+    edges = [run.first + i * run.rows for run in runs for i in range(run.count)]
+    assert all(edge == start or edge % 64 == 0 for edge in edges)
+
+
+@pytest.mark.parametrize("cut", [64, 128, 192])
+def test_which_blocks_are_dense_does_not_depend_on_how_a_call_was_cut(cut):
+    for below in range(0, 300, 7):
+        whole = dense_stop(0, 256, 64, below, 20)
+        parts = dense_stop(0, cut, 64, below, 20), dense_stop(cut, 256, 64, below, 20)
+        assert whole == (parts[0] if parts[0] < cut else parts[1])
+
+
+def test_a_block_is_dense_only_when_its_last_query_is_below_the_limit():
+    assert dense_stop(0, 256, 64, 127) == 64
+    assert dense_stop(0, 256, 64, 128) == 128
+    # a block that begins inside the first window has nothing before it
+    assert dense_stop(0, 256, 64, 0, window=65) == 128

@@ -1,0 +1,78 @@
+"""The contract of a KV store: what goes in comes out, growing and cutting included."""
+
+import pytest
+import torch
+
+from hipcli.cache.base import StoreShape
+from hipcli.cache.resident import ResidentStore
+
+SHAPE = StoreShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.float32)
+STORES = {"resident": ResidentStore}
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+
+@pytest.fixture(params=list(STORES))
+def store(request):
+    return STORES[request.param](SHAPE)
+
+
+def fill(store, pieces):
+    held = []
+    for n in pieces:
+        k, v = torch.randn(3, n, 4), torch.randn(3, n, 4)
+        for layer in range(2):
+            store.append(layer, k + layer, v - layer)
+        held.append((k, v))
+    return torch.cat([k for k, _ in held], 1), torch.cat([v for _, v in held], 1)
+
+
+@pytest.mark.parametrize("pieces", [(1,), (5, 1, 1), (64, 3, 200)], ids=str)
+@pytest.mark.parametrize("reserved", [0, 7, 500])
+def test_what_is_appended_comes_back(store, pieces, reserved):
+    store.reserve(reserved)
+    k, v = fill(store, pieces)
+    for layer in range(2):
+        keys, values = store.view(layer)
+        assert torch.equal(keys, k + layer) and torch.equal(values, v - layer)
+    assert store.length == sum(pieces)
+    assert store.allocated_bytes >= store.length * SHAPE.bytes_per_token
+    store.check_integrity()
+
+
+def test_truncating_and_going_on(store):
+    k, _ = fill(store, (10, 5))
+    store.truncate(12)
+    more, _ = fill(store, (4,))
+    assert torch.equal(store.view(0)[0], torch.cat([k[:, :12], more], 1))
+    for bad in (-1, 17):
+        with pytest.raises(ValueError, match="within 0..16"):
+            store.truncate(bad)
+
+
+def test_growing_keeps_what_is_held(store):
+    k, v = fill(store, (10,))
+    store.reserve(1000)
+    assert torch.equal(store.view(1)[0], k + 1) and torch.equal(store.view(1)[1], v - 1)
+
+
+def test_wrong_shapes_are_refused_and_uneven_layers_are_found(store):
+    with pytest.raises(ValueError, match="keys must have shape"):
+        store.append(0, torch.zeros(2, 1, 4), torch.zeros(3, 1, 4))
+    store.append(0, torch.zeros(3, 1, 4), torch.zeros(3, 1, 4))
+    assert store.length == 0
+    with pytest.raises(RuntimeError, match="different numbers"):
+        store.check_integrity()
+    store.truncate(0)
+    store.check_integrity()
+
+
+def test_what_memory_cannot_hold_is_a_memory_error(store):
+    with pytest.raises(MemoryError, match="no memory for"):
+        store.reserve(2**50)
+
+
+def test_closing_gives_the_memory_back(store):
+    fill(store, (10,))
+    store.close()
+    assert store.length == 0 and store.allocated_bytes == 0
