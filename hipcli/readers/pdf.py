@@ -1,0 +1,261 @@
+"""PDF to pages: two engines, each in its own process, and one verdict for each page.
+
+pdfium reads everything. pypdf surveys the document meanwhile (printed page numbers, damaged streams) and then reads
+again what pdfium could not read, found empty or garbled. A page that neither can read is reported, never dropped.
+Knows nothing of the engines' interfaces.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hipcli.errors import InputError
+from hipcli.readers.pdf_process import Limits, WorkerRefused, read_pages
+from hipcli.readers.pdf_worker import WRONG_SUM
+from hipcli.readers.source import RawSource
+
+OnPage = Callable[[int, "int | None"], None]
+
+_GARBLED = re.compile("[\x00\x01\x03-\x08\x0e-\x1f\x7f\ufffd\ue000-\uf8ff]")
+_GARBLED_SHARE = 0.005
+_TAIL_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class RawPage:
+    """A page as an engine gave it: index from 0, raw text, printed label, whether it shows images only; or error, why it failed."""
+
+    index: int
+    text: str = ""
+    label: str | None = None
+    image_only: bool = False
+    error: str | None = None
+
+
+@dataclass
+class _Survey:
+    """What pypdf says about the document apart from its text."""
+
+    labels: list[str] | None = None
+    damage: dict[int, str] = field(default_factory=dict)
+    logged: int = 0
+    refused: bool = False
+    cancelled: bool = False
+
+    def take(self, answer: dict[str, Any]) -> None:
+        if self.cancelled:
+            raise _Cancelled
+        self.logged += answer.get("logged", 0)
+        self.labels = answer.get("labels", self.labels)
+        if answer.get("damage"):
+            self.damage[answer["page"]] = answer["damage"]
+
+
+    def excuse_sums(self, pages: int) -> int:
+        """Wrong check sums on most pages are the producer's habit, on few they are damage. Returns how many were excused."""
+        wrong = [index for index, damage in self.damage.items() if damage == WRONG_SUM]
+        if 2 * len(wrong) <= pages:
+            return 0
+        for index in wrong:
+            del self.damage[index]
+        return len(wrong)
+
+
+class _Cancelled(Exception):
+    """Nobody waits for the survey any more."""
+
+
+def read_pdf(
+    source: RawSource, *, password: str | None = None, limits: Limits = Limits(), on_page: OnPage | None = None
+) -> tuple[list[RawPage], list[str]]:
+    """All pages in order, failed ones among them, and warnings without the file's name.
+
+    Raises InputError if the document cannot be opened, or if no page of it has any text.
+    """
+    with _on_disk(source) as path:
+        size = source.size_bytes
+        job = {"path": path, "password": password or "", "memory_bytes": limits.memory_bytes + 2 * size, "pages": None}
+        with _surveying(job, limits) as finish_survey:
+            try:
+                first, second = _read_twice(job, limits, on_page)
+            except WorkerRefused as refusal:
+                raise _cannot_open(source, refusal, password) from None
+            survey = finish_survey()
+    excused = survey.excuse_sums(len(first))
+    pages = [_verdict(index, first[index], second.get(index), survey) for index in sorted(first)]
+    _require_text(source.name, pages)
+    logged = survey.logged + sum(answer.get("logged", 0) for answer in second.values())
+    return pages, _warnings(pages, survey, excused, logged)
+
+
+def _read_twice(job: dict[str, Any], limits: Limits, on_page: OnPage | None) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Every page's answer from pdfium, and pypdf's for those in doubt."""
+    first: dict[int, Any] = {}
+    second: dict[int, Any] = {}
+    try:
+        _read(job, "pdfium", limits, first, on_page)
+    except WorkerRefused as refusal:
+        if refusal.kind in ("password", "security"):
+            raise
+        try:
+            _read(job, "pypdf", limits, first, on_page)
+        except WorkerRefused as again:
+            raise (again if again.kind == "password" else refusal) from None
+        return first, second
+    doubtful = sorted(index for index, answer in first.items() if _is_doubtful(answer))
+    if doubtful:
+        try:
+            _read({**job, "pages": doubtful}, "pypdf", limits, second, None)
+        except WorkerRefused as refusal:
+            second.update({index: {"error": refusal.reason, "refused": True} for index in doubtful})
+    return first, second
+
+
+def _read(job: dict[str, Any], engine: str, limits: Limits, answers: dict[int, Any], on_page: OnPage | None) -> None:
+    total = None
+
+    def take(answer: dict[str, Any]) -> None:
+        nonlocal total
+        total = answer.get("count", total)
+        if "page" in answer:
+            answers[answer["page"]] = answer
+            if on_page:
+                on_page(len(answers), total)
+
+    read_pages({**job, "engine": engine, "task": "text"}, limits, take)
+
+
+def _is_doubtful(answer: dict[str, Any]) -> bool:
+    return "error" in answer or not answer["text"].strip() or _garbled(answer["text"]) > _GARBLED_SHARE
+
+
+def _garbled(text: str) -> float:
+    """Share of characters that no page shows: broken fonts give them."""
+    return len(_GARBLED.findall(text)) / max(1, len(text))
+
+
+def _verdict(index: int, first: dict[str, Any], second: dict[str, Any] | None, survey: _Survey) -> RawPage:
+    """One page from what both engines say. Emptiness is believed only if neither has a reason to doubt it."""
+    label = survey.labels[index] if survey.labels and index < len(survey.labels) else None
+    if index in survey.damage:
+        return RawPage(index, label=label, error=f"its content is damaged ({survey.damage[index]})")
+    best = first
+    if second is not None and second.get("text", "").strip():
+        text = first.get("text", "")
+        if not text.strip() or _garbled(second["text"]) < _garbled(text) / 2:
+            best = second
+    text = best.get("text", "")
+    if text.strip():
+        return RawPage(index, text, label)
+    error = first.get("error") or _why_empty(second or {})
+    if error:
+        return RawPage(index, label=label, error=error)
+    return RawPage(index, text, label, image_only=any(answer.get("images") for answer in (first, second or {})))
+
+
+def _why_empty(second: dict[str, Any]) -> str | None:
+    if second.get("refused"):
+        return None  # it could not open the document: no word on this page
+    return second.get("error") or second.get("log_error")
+
+
+@contextmanager
+def _on_disk(source: RawSource) -> Iterator[str]:
+    """A path that a worker can open; bytes from a pipe are written to a private file for as long as it takes."""
+    if source.path is not None:
+        yield os.fspath(source.path)
+        return
+    with tempfile.TemporaryDirectory(prefix="hip-") as folder:
+        path = os.path.join(folder, "input.pdf")
+        with open(path, "xb") as file:
+            file.write(source.data or b"")
+        yield path
+
+
+@contextmanager
+def _surveying(job: dict[str, Any], limits: Limits) -> Iterator[Callable[[], _Survey]]:
+    """Run the survey beside the reading; the function given waits for its end."""
+    survey = _Survey()
+
+    def work() -> None:
+        try:
+            read_pages({**job, "engine": "pypdf", "task": "survey"}, limits, survey.take)
+        except WorkerRefused:
+            survey.refused = True
+        except _Cancelled:
+            pass
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+
+    def finish() -> _Survey:
+        thread.join()
+        return survey
+
+    try:
+        yield finish
+    finally:
+        survey.cancelled = True
+
+
+def _cannot_open(source: RawSource, refusal: WorkerRefused, password: str | None) -> InputError:
+    name = source.name
+    if refusal.kind == "password":
+        if password:
+            return InputError(f"cannot read {name}: the password is wrong")
+        hint = "Take it off first: qpdf --decrypt --password-file=pw.txt in.pdf out.pdf"
+        return InputError(f"cannot read {name}: it is encrypted and needs a password", hint)
+    if refusal.kind == "security":
+        return InputError(f"cannot read {name}: it is encrypted in a way that is not supported ({refusal.reason})")
+    if refusal.kind == "damaged" and b"%%EOF" not in source.tail(_TAIL_BYTES):
+        return InputError(f"cannot read {name}: it is cut off, its end is missing", "Download or copy it again.")
+    return InputError(f"cannot read {name}: it is damaged ({refusal.reason})", "Try: qpdf in.pdf repaired.pdf")
+
+
+def _require_text(name: str, pages: list[RawPage]) -> None:
+    if any(page.text.strip() for page in pages):
+        return
+    failed = [page for page in pages if page.error]
+    if not pages:
+        raise InputError(f"cannot read {name}: it has no pages")
+    if len(failed) == len(pages):
+        first = f"page {failed[0].index + 1}: {failed[0].error}"
+        raise InputError(f"cannot read {name}: none of its {len(pages)} pages can be read ({first})")
+    hint = "Recognise its text first: ocrmypdf in.pdf out.pdf"
+    if any(page.image_only for page in pages):
+        raise InputError(f"cannot read {name}: it is a scan, its {len(pages)} pages are pictures without text", hint)
+    raise InputError(f"cannot read {name}: there is no text on any of its {len(pages)} pages", hint)
+
+
+def _warnings(pages: list[RawPage], survey: _Survey, excused: int, logged: int) -> list[str]:
+    warnings = []
+    if excused:
+        warnings.append(f"the content of {excused} of {len(pages)} pages has a wrong check sum; their text may be wrong")
+    scans = [page.index + 1 for page in pages if page.image_only]
+    if scans:
+        noun = "page" if len(scans) == 1 else "pages"
+        which = f"{noun} {ranges(scans)} ({len(scans)} of {len(pages)})"
+        warnings.append(f"pictures without text, as in a scan: {which}; to read them: ocrmypdf --skip-text in.pdf out.pdf")
+    if survey.refused:
+        warnings.append("its structure is damaged; the text was read, but printed page numbers and damage inside pages are unknown")
+    elif logged:
+        warnings.append(f"pypdf had {logged} remarks on its structure")
+    return warnings
+
+
+def ranges(numbers: list[int]) -> str:
+    """Ascending numbers as "3–5, 8"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)

@@ -1,0 +1,212 @@
+"""The process that opens a PDF: one engine, one job, one JSON line per page on standard output.
+
+PDF engines hang, crash and swallow memory on hostile or broken files. Here that costs a process which the parent
+(`pdf_process.py`) restarts behind the page. Run as `main()` in a fresh interpreter; the job is one JSON line on
+standard input: path, engine ("pdfium" or "pypdf"), task ("text" or "survey"), pages (indices, or null for all),
+password ("" for none), memory_bytes (cap on the address space).
+
+Lines out: {"count": n}, then {"page": i, ...} in order, then {"done": true}; or {"refused": kind, "reason": text}
+with kind "password", "security", "damaged" or "engine". A page holds "text" and "images", or "error". Knows nothing of fallbacks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+WRONG_SUM = "wrong check sum"
+_SLICE_BYTES = 1 << 16  # unpacks to 64 MiB at most
+MAX_PAGE_CHARS = 20_000_000  # a page that says more is a bomb, not a page
+
+
+def main() -> None:
+    """Read the job from standard input, answer, exit. Ends itself when the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)  # whatever a library prints must not mix with the answers
+    job = json.loads(sys.stdin.readline())
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    _limit_memory(job["memory_bytes"])
+    for answer in run(job):
+        _say(out, answer)
+    _say(out, {"done": True})
+    os._exit(0)  # an engine's own clean-up has crashed before
+
+
+def run(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The answers to one job, less the last."""
+    logged = _LogCount()
+    logging.getLogger("pypdf").addHandler(logged)
+    logging.getLogger("pypdf").propagate = False
+    try:
+        document = _ENGINES[job["engine"]](job["path"], job["password"])
+    except Refused as refusal:
+        yield {"refused": refusal.kind, "reason": refusal.reason}
+        return
+    yield {"count": document.count, "logged": logged.count}
+    if job["task"] == "survey":
+        yield {"labels": document.labels()}
+    read: Callable[[int], dict[str, Any]] = document.survey if job["task"] == "survey" else document.page
+    for index in range(document.count) if job["pages"] is None else job["pages"]:
+        logged.clear()
+        try:
+            answer = read(index)
+            if len(answer.get("text", "")) > MAX_PAGE_CHARS:
+                answer = {"error": f"it holds more than {MAX_PAGE_CHARS:,} characters"}
+        except MemoryError:
+            answer = {"error": "it needs too much memory"}
+        except Exception as fault:  # any engine fault costs this page only
+            answer = {"error": f"{type(fault).__name__}: {fault}"[:300]}
+        yield {"page": index, "logged": logged.count, "log_error": logged.error, **answer}
+
+
+class Refused(Exception):
+    """The document as a whole cannot be opened."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+class PdfiumDocument:
+    """pdfium: fast, tolerant of broken structure, silent about broken streams."""
+
+    def __init__(self, path: str, password: str) -> None:
+        try:
+            import pypdfium2
+            import pypdfium2.raw as raw
+        except Exception as fault:
+            raise Refused("engine", f"pypdfium2 cannot be loaded: {fault}") from None
+        self._image = raw.FPDF_PAGEOBJ_IMAGE
+        try:
+            self._document = pypdfium2.PdfDocument(open(path, "rb"), password or None, autoclose=True)
+            self.count = len(self._document)
+        except pypdfium2.PdfiumError as fault:
+            kind = next((kind for kind in ("password", "security") if kind in str(fault).lower()), "damaged")
+            raise Refused(kind, str(fault)) from None
+
+    def page(self, index: int) -> dict[str, Any]:
+        page = self._document[index]
+        try:
+            textpage = page.get_textpage()
+            try:
+                # lone surrogates are the normaliser's to see; the default drops them
+                text = textpage.get_text_range(errors="surrogatepass")
+            finally:
+                textpage.close()
+            images = not text.strip() and any(True for _ in page.get_objects(filter=[self._image], max_depth=3))
+            return {"text": text, "images": images}
+        finally:
+            page.close()
+
+
+class PypdfDocument:
+    """pypdf: slower, pure Python; knows labels, and says what is damaged."""
+
+    def __init__(self, path: str, password: str) -> None:
+        import pypdf
+
+        try:
+            self._reader = pypdf.PdfReader(path)
+            if self._reader.is_encrypted and not self._reader.decrypt(password):
+                raise Refused("password", "a password is needed")
+            self.count = len(self._reader.pages)
+        except Refused:
+            raise
+        except pypdf.errors.FileNotDecryptedError as fault:
+            raise Refused("password", str(fault)) from None
+        except Exception as fault:  # a broken file makes pypdf raise nearly anything
+            raise Refused("damaged", f"{type(fault).__name__}: {fault}"[:300]) from None
+
+    def labels(self) -> list[str] | None:
+        """Printed page numbers; None where the document has none."""
+        try:
+            return list(self._reader.page_labels) if "/PageLabels" in self._reader.root_object else None
+        except Exception:  # a broken label tree must not cost the text
+            return None
+
+    def page(self, index: int) -> dict[str, Any]:
+        page = self._reader.pages[index]
+        text = page.extract_text()
+        return {"text": text, "images": not text.strip() and self._shows_images(page)}
+
+    def survey(self, index: int) -> dict[str, Any]:
+        """Whether the page's content can be unpacked to its end; pdfium shows what comes before the damage and says nothing."""
+        contents = self._reader.pages[index].get("/Contents")
+        contents = contents.get_object() if contents is not None else None
+        for part in contents if isinstance(contents, list) else [contents]:
+            stream = part.get_object() if part is not None else None
+            if stream is not None and stream.get("/Filter") in ("/FlateDecode", ["/FlateDecode"]):
+                damage = flate_damage(stream._data)
+                if damage:
+                    return {"damage": damage}
+        return {}
+
+    def _shows_images(self, page: Any) -> bool:
+        resources = page.get("/Resources")
+        objects = (resources.get_object().get("/XObject") if resources is not None else None) or {}
+        kinds = {item.get_object().get("/Subtype") for item in objects.get_object().values()} if objects else set()
+        return "/Image" in kinds
+
+
+_ENGINES = {"pdfium": PdfiumDocument, "pypdf": PypdfDocument}
+
+
+def flate_damage(data: bytes) -> str | None:
+    """Why packed `data` cannot be unpacked to its end, WRONG_SUM where only its check sum is wrong, None where nothing is."""
+    unpacker = zlib.decompressobj()
+    try:
+        for start in range(0, len(data), _SLICE_BYTES):
+            unpacker.decompress(data[start : start + _SLICE_BYTES])
+            if unpacker.eof:
+                break
+    except zlib.error as fault:
+        return WRONG_SUM if "incorrect data check" in str(fault) else str(fault).split(": ")[-1]
+    return None
+
+
+class _LogCount(logging.Handler):
+    """Counts a library's log lines, and keeps the first error, in place of letting them reach the terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clear()
+
+    def clear(self) -> None:
+        self.count = 0
+        self.error: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += 1
+        if record.levelno >= logging.ERROR and self.error is None:
+            self.error = record.getMessage()[:300]
+
+
+def _say(out: TextIO, answer: dict[str, Any]) -> None:
+    out.write(json.dumps(answer) + "\n")
+    out.flush()
+
+
+def _exit_with_parent() -> None:
+    # the parent holds the other end open for as long as it lives
+    sys.stdin.read()
+    os._exit(1)
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    if not sys.platform.startswith("linux"):
+        return
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        limit_bytes = min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))

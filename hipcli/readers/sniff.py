@@ -1,0 +1,77 @@
+"""What a file really is, judged by its first bytes and never by its name. Knows no readers."""
+
+from __future__ import annotations
+
+import re
+
+HEAD_BYTES = 4096  # how much of a file the functions here want to see
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF87a", "a GIF image"),
+    (b"GIF89a", "a GIF image"),
+    (b"II*\0", "a TIFF image"),
+    (b"MM\0*", "a TIFF image"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file (a Word document .doc, .xls or .ppt)"),
+    (b"{\\rtf", "an RTF document"),
+    (b"AT&TFORM", "a DjVu document"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"BZh", "a bzip2 archive"),
+    (b"\xfd7zXZ\0", "an xz archive"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!\x1a\x07", "a RAR archive"),
+    (b"SQLite format 3\0", "an SQLite database"),
+    (b"GGUF", "a GGUF model"),
+    (b"\x7fELF", "a program (ELF)"),
+    (b"MZ", "a program (Windows)"),
+    (b"ID3", "an MP3 sound file"),
+    (b"RIFF", "a RIFF file (sound, video or WebP)"),
+)
+# the names of a zip's first members tell the formats that are zip files inside
+_ZIP_MEMBERS = (
+    (b"application/epub+zip", "an EPUB book"),
+    (b"opendocument.text", "an OpenDocument text (.odt)"),
+    (b"word/", "a Word document (.docx)"),
+    (b"xl/", "an Excel workbook (.xlsx)"),
+    (b"ppt/", "a PowerPoint presentation (.pptx)"),
+)
+_PRINTABLE_MAGIC = frozenset({b"MZ", b"ID3", b"RIFF", b"BZh", b"GGUF"})  # a text may start so too
+_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*|<\?xml[^>]*>\s*)*<(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I | re.S)
+
+
+def is_pdf(head: bytes, anywhere: bool = False) -> bool:
+    """Whether `head` starts as a PDF does; with `anywhere`, junk may come first, within the 1024 bytes that viewers allow."""
+    if anywhere:
+        return b"%PDF-" in head[:1024]
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:5] == b"%PDF-"
+
+
+def binary_kind(head: bytes) -> str | None:
+    """The name of the format that `head` belongs to, with its article, if it cannot be read as text by its magic; else None."""
+    if head.startswith(b"PK\x03\x04"):
+        return next((name for member, name in _ZIP_MEMBERS if member in head), "a ZIP archive")
+    if is_pdf(head):
+        return "a PDF"
+    for magic, name in _MAGIC:
+        if head.startswith(magic) and (magic not in _PRINTABLE_MAGIC or b"\0" in head):
+            return name
+    if head[4:8] == b"ftyp":
+        return "an MP4 video or HEIC image"
+    return None
+
+
+def kind(head: bytes) -> str:
+    """What `head` is, for a sentence such as "x.pdf is HTML, not a PDF"."""
+    binary = binary_kind(head)
+    if binary:
+        return binary
+    if _HTML.match(head.removeprefix(b"\xef\xbb\xbf")):
+        return "HTML"
+    start = head.lstrip()[:1]
+    if start in (b"{", b"[") and b'"' in head:
+        return "JSON"
+    if b"\0" in head:
+        return "an unknown binary file"
+    return "plain text"

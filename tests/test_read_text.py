@@ -1,0 +1,234 @@
+"""Text, Markdown, standard input, and what is neither: encodings, pages, refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hipcli.document import Document
+from hipcli.errors import DoesNotFit, InputError, UsageError
+from hipcli.readers import read_document
+from hipcli.readers import source as source_module
+from hipcli.readers.normalize import normalize
+from hipcli.readers.text import PAGE_CHARS, pages_of
+
+
+def read(tmp_path: Path, data: bytes, name: str = "a.txt", **options: object) -> Document:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return read_document([str(path)], **options)
+
+
+def text_of(document: Document) -> str:
+    return "".join(page.text for page in document.pages)
+
+
+@pytest.mark.parametrize(
+    "text, codec, found, warns",
+    [
+        ("déjà vu line of text\n" * 100, "utf-8", "utf-8", False),
+        ("▶hello", "utf-8", "utf-8", False),
+        ("第一章 开始", "gbk", "gb18030", True),
+        ("a – b", "cp1252", "cp1252", True),
+        ("# Title", "utf-8-sig", "utf-8", False),
+        ("Größe", "utf-16", "utf-16-le", False),
+        ("plain words in two bytes", "utf-16-be", "utf-16-be", True),
+        ("x" * 5000 + "é", "utf-8", "utf-8", False),
+        ("\ufeffwide", "utf-32-le", "utf-32-le", False),
+    ],
+    ids=["E1 latin", "E1 arrow", "E1 gbk", "E4", "E5", "utf-16 mark", "utf-16 bare", "E3", "utf-32"],
+)
+def test_encodings(tmp_path: Path, text: str, codec: str, found: str, warns: bool) -> None:
+    document = read(tmp_path, text.encode(codec))
+    assert text_of(document) == text.removeprefix("\ufeff")
+    assert document.sources[0].encoding == found
+    assert bool(document.warnings) == warns
+
+
+def test_few_bad_bytes_become_replacement_characters(tmp_path: Path) -> None:
+    document = read(tmp_path, "é".encode() * 2000 + b"\x96" + b" end")
+    assert text_of(document) == "é" * 2000 + "\ufffd end"
+    assert "4000" in document.warnings[0]
+
+
+def test_encoding_can_be_forced(tmp_path: Path) -> None:
+    assert text_of(read(tmp_path, "Привет".encode("koi8-r"), encoding="koi8-r")) == "Привет"
+    forced = read(tmp_path, b"caf\xe9", encoding="ascii")
+    assert text_of(forced) == "caf\ufffd" and "first at 3" in forced.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["no-such", "rot13", "base64", "undefined", "", "\0"])
+def test_unknown_encoding(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        read(tmp_path, b"abc", encoding=name)
+
+
+@pytest.mark.parametrize("markdown", [False, True])
+def test_cutting_loses_nothing(markdown: bool) -> None:
+    rng = random.Random(1)
+    for _ in range(60):
+        pieces = rng.choices(["word ", "# Head\n", "\n\n", "\n", "第一。", "x" * 50, "\r\n", "exam-\nple ", "\ufb01"], k=rng.randint(0, 3000))
+        raw = "".join(pieces)
+        pages, _ = pages_of(raw, markdown)
+        assert "".join(pages) == normalize(raw).text
+        assert all(len(page) <= 1.5 * PAGE_CHARS for page in pages)
+        assert all(len(page) >= 0.5 * PAGE_CHARS for page in pages[:-1])
+
+
+def test_markdown_pages_start_at_headings() -> None:
+    section = "## Section\n\n" + "Some sentence of text. \n" * 90 + "\n"
+    pages, _ = pages_of(section * 6, markdown=True)
+    assert len(pages) == 5 and all(page.startswith("## ") for page in pages)
+
+
+def test_unbroken_text_is_cut_too() -> None:
+    pages, _ = pages_of("x" * 20_000)
+    assert [len(page) for page in pages[:-1]] == [PAGE_CHARS] * (len(pages) - 1)
+
+
+def test_form_feeds_are_pages(tmp_path: Path) -> None:
+    document = read(tmp_path, b"one\fsecond\n\f\ffour\f")
+    assert [page.text for page in document.pages] == ["one", "second\n", "", "four"]
+    assert [page.number for page in document.pages] == [1, 2, 3, 4]
+    assert all(page.label is None for page in document.pages)
+
+
+def test_source_record(tmp_path: Path) -> None:
+    document = read(tmp_path, b"# T\n", "notes.MD")
+    source = document.sources[0]
+    assert (source.format, source.size_bytes, source.sha256) == ("markdown", 4, hashlib.sha256(b"# T\n").hexdigest())
+
+
+def test_sources_keep_their_order(tmp_path: Path) -> None:
+    for name in "ba":
+        (tmp_path / name).write_text(f"text {name}")
+    document = read_document([str(tmp_path / "b"), "-", str(tmp_path / "a")], stdin=io.BytesIO(b"piped"))
+    assert [(page.source, page.number, page.text) for page in document.pages] == [(0, 1, "text b"), (1, 1, "piped"), (2, 1, "text a")]
+    assert document.sources[1].name == "standard input"
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    for name in ["-x.txt", "[/bold].txt", "a\nb\x1b[31m.txt", "\udcff.txt", "ž \u202e.txt"]:
+        document = read(tmp_path, b"words", name)
+        assert text_of(document) == "words"
+        assert document.sources[0].name.isprintable()
+    with pytest.raises(InputError) as fault:
+        read_document([str(tmp_path / "gone\x1b]0;\x07")])
+    assert fault.value.message.isprintable() and "\\x1b" in fault.value.message
+
+
+def zipped(*members: str) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for member in members:
+            archive.writestr(member, "application/epub+zip" if member == "mimetype" else "x")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data, word",
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "PNG"),
+        (zipped("a.txt"), "ZIP"),
+        (zipped("[Content_Types].xml", "word/document.xml"), "Word"),
+        (zipped("mimetype"), "EPUB"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500), "Word"),
+        (random.Random(2).randbytes(3000), "binary"),
+        (b"", "empty"),
+        (b" \n\t\n", "white space"),
+    ],
+    ids=["png", "zip", "docx", "epub", "doc", "random", "empty", "blank"],
+)
+def test_refusals_name_the_reason(tmp_path: Path, data: bytes, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        read(tmp_path, data, "notes.txt")
+
+
+def test_text_that_looks_like_magic_is_text(tmp_path: Path) -> None:
+    assert text_of(read(tmp_path, b"MZ is a pair of letters")).startswith("MZ")
+
+
+def test_a_stray_nul_is_dropped_with_a_warning(tmp_path: Path) -> None:
+    document = read(tmp_path, b"some words\0" + b" and more" * 300)
+    assert "\0" not in text_of(document) and "NUL" in document.warnings[0]
+
+
+def test_missing_folder_and_impossible_paths(tmp_path: Path) -> None:
+    cases = [(tmp_path / "no.txt", "no such file"), (tmp_path, "is a folder"), ("a\0b", "cannot read"), ("x" * 5000, "too long")]
+    for spec, words in cases:
+        with pytest.raises(InputError, match=words):
+            read_document([str(spec)])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret.txt"
+    path.write_bytes(b"x")
+    path.chmod(0)
+    with pytest.raises(InputError, match="permission denied"):
+        read_document([str(path)])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_named_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    threading.Thread(target=lambda: path.write_bytes(b"through a pipe"), daemon=True).start()
+    assert text_of(read_document([str(path)])) == "through a pipe"
+
+
+def run_with_stdin(code: str, stdin: object, **options: object) -> str:
+    prelude = "from hipcli.readers import read_document\nfrom hipcli.errors import HipError\n"
+    done = subprocess.run([sys.executable, "-c", prelude + code], stdin=stdin, capture_output=True, text=True, **options)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdin"), reason="needs /dev/stdin")
+@pytest.mark.parametrize("spec", ["-", "/dev/stdin"])
+def test_standard_input_of_a_process(tmp_path: Path, spec: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a \x96 b")
+    code = f"print(ascii(read_document(['{spec}']).pages[0].text))"
+    with open(path, "rb") as file:
+        assert run_with_stdin(code, file, env={**os.environ, "LC_ALL": "C"}) == "'a \\u2013 b'\n"
+
+
+def test_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match="closed"):
+        read_document(["-"])
+
+
+def test_usage(tmp_path: Path) -> None:
+    for sources, options in [([], {}), (["-", "-"], {}), (["a"], {"type": "docx"})]:
+        with pytest.raises(UsageError):
+            read_document(sources, **options)
+    path = tmp_path / "a.txt"
+    path.write_text("x")
+    assert "2 times" in read_document([str(path)] * 2).warnings[0]
+
+
+def test_text_over_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "memory_limit", lambda: 1_000_000)
+    path = tmp_path / "big.txt"
+    path.write_bytes(b"x" * 1_000_001)
+    for sources, stdin in [([str(path)], None), (["-"], io.BytesIO(path.read_bytes()))]:
+        with pytest.raises(DoesNotFit, match="GB"):
+            read_document(sources, stdin=stdin)
+
+
+def test_progress_is_reported(tmp_path: Path) -> None:
+    calls: list[tuple[int, int | None]] = []
+    read(tmp_path, b"x\n" * 5000, on_page=lambda done, total: calls.append((done, total)))
+    assert calls and calls[-1][0] == calls[-1][1]
