@@ -71,13 +71,14 @@ def score_chunk(keys, queries, first, stop, stage: PruneStage, plan: PrunePlan) 
     return rest if plan.score == "last" else max(best, rest)
 
 
-def scan_ref(q, k, starts: list[int], stop: int, stage: PruneStage, plan: PrunePlan, layer: int, first: int, rope: Rope):
-    """Scores of the chunks that begin at `starts`, for one key/value head: list of floats (section 3.1, algorithm 3).
+def scan_ref(q, k, starts: list[int], stop: int, index: int, plan: PrunePlan, layer: int, first: int, rope: Rope):
+    """Scores that stage `index` gives the chunks at `starts`, for one key/value head: list of floats (section 3.1, algorithm 3).
 
     q: [G, Q, D] of one block, k: [T, D]. Relative positions: query at W'+1, left half 0, right half 1; in the special
     layers chunk-indexed ones: every key of the c-th candidate at c, the query at min(first, C + W') (section 3.3).
     """
-    rows = mean_rows(q, stage.rows_mean)  # [G, R, D]
+    stage = plan.stages[index]
+    rows = mean_rows(q, plan.rows_mean(index, q.shape[1]))  # [G, R, D]
     distance = plan.scan_distance
     special = plan.is_special(layer)
     at = min(first, len(starts) + distance) if special else distance + 1
@@ -129,7 +130,7 @@ def prune_ref(q, k, first: int, stop: int, plan: PrunePlan, layer: int, rope: Ro
     for index in range(from_stage, len(plan.stages)):
         stage = plan.stages[index]
         scores = [
-            scan_ref(q[kv * group : (kv + 1) * group], k[kv], inputs[kv][index], stop, stage, plan, layer, first, rope)
+            scan_ref(q[kv * group : (kv + 1) * group], k[kv], inputs[kv][index], stop, index, plan, layer, first, rope)
             for kv in range(heads)
         ]
         if plan.share == "all":

@@ -63,7 +63,7 @@ def prune(q, k, first: torch.Tensor, stop: torch.Tensor, plan: PrunePlan, layer:
         stage = plan.stages[index]
         count = plan.keep_chunks(index, layer)
         if starts.shape[-1] > count:
-            scores = scan(q, k, starts, stop, first, stage, plan, layer, rope, shared=index == 0)
+            scores = scan(q, k, starts, stop, first, index, plan, layer, rope)
             if plan.share == "all":
                 scores = scores.amax(0, keepdim=True).expand_as(scores)
             starts = starts.gather(-1, best_chunks(scores.contiguous(), count))

@@ -37,9 +37,9 @@ def mean_rows(q: torch.Tensor, size: int) -> torch.Tensor:
     return torch.cat([whole, q[..., rows - short :, :].float().mean(-2, keepdim=True)], dim=-2)
 
 
-def make_pickers(q, counts, first, stage: PruneStage, plan: PrunePlan, layer: int, rope: Rope) -> Pickers:
+def make_pickers(q, counts, first, index: int, plan: PrunePlan, layer: int, rope: Rope) -> Pickers:
     """q: [KV, NB, G, BQ, D]; counts: [KV, NB] candidates of each block; first: [NB] first positions."""
-    rows = mean_rows(q, stage.rows_mean)  # [KV, NB, G, R, D]
+    rows = mean_rows(q, plan.rows_mean(index, q.shape[3]))  # [KV, NB, G, R, D]
     distance = plan.scan_distance
     if plan.is_special(layer):
         phases = rope.at(torch.minimum(first, counts + distance))[:, :, None, None]
@@ -149,14 +149,15 @@ def rest_scores(rows, k, first, limit, length: int, phases) -> torch.Tensor:
     return scores.masked_fill(past, NEVER).amax(-1)
 
 
-def scan(q, k, starts, stop, first, stage: PruneStage, plan: PrunePlan, layer: int, rope: Rope, shared: bool) -> torch.Tensor:
-    """Scores of all candidates of a group of blocks, in slices of bounded memory.
+def scan(q, k, starts, stop, first, index: int, plan: PrunePlan, layer: int, rope: Rope) -> torch.Tensor:
+    """Scores that stage `index` gives all candidates of a group of blocks, in slices of bounded memory.
 
-    q: [KV, NB, G, BQ, D]; k: [KV, T, D]; starts: [KV, NB, C]; stop, first: [NB]; shared: every block has the same
-    candidates, one after another. Returns [KV, NB, C] fp32, -inf for padding.
+    q: [KV, NB, G, BQ, D]; k: [KV, T, D]; starts: [KV, NB, C]; stop, first: [NB]. Returns [KV, NB, C] fp32, -inf for
+    padding.
     """
+    stage = plan.stages[index]
     counts = (starts < stop[None, :, None]).sum(-1)
-    pickers = make_pickers(q, counts, first, stage, plan, layer, rope)
+    pickers = make_pickers(q, counts, first, index, plan, layer, rope)
     kv, blocks, heads, _, dim = pickers.left.shape
     per_chunk = kv * blocks * heads * max(2, stage.rest_len) * dim * k.element_size() * (3 if pickers.slots else 1)
     size = max(1, SLICE_BYTES // per_chunk)
@@ -164,7 +165,8 @@ def scan(q, k, starts, stop, first, stage: PruneStage, plan: PrunePlan, layer: i
     for at in range(0, starts.shape[-1], size):
         part = starts[..., at : at + size]
         probes = None
-        if shared:
+        # in the first stage every block has the same candidates, one after another
+        if index == 0:
             rounds = min(stage.rounds, SHARED_ROUNDS)
             begin = plan.sink_tokens + at * stage.chunk_len
             probes = shared_probes(pickers, k, plan, stage, begin, part.shape[-1], at, rope, rounds)

@@ -1,0 +1,141 @@
+"""`hip ask`: one document, one question, an answer with the pages it stands on.
+
+Also owns the record that `--json` prints for an answer. Knows nothing of how models or files are read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hipcli import __version__
+from hipcli.citations import Citation, cite
+from hipcli.console import AnswerWriter, Terminal, amount, duration, write_json
+from hipcli.document import Document
+from hipcli.errors import UsageError
+from hipcli.inspection import check_complete, document_record
+from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, peak_memory_bytes, read, room_for
+
+_EXAMPLE = 'hip ask book.pdf "Who signed the treaty?"'
+
+
+def split_arguments(
+    arguments: Sequence[str], files: Sequence[str], question: str | None, questions_file: str | None
+) -> tuple[list[str], str | None]:
+    """Tell sources from the question: the last argument is the question unless it came by an option.
+
+    Raises UsageError.
+    """
+    if question is not None and questions_file is not None:
+        raise UsageError("give either --question or --questions, not both")
+    if question is not None or questions_file is not None:
+        sources = [*files, *arguments]
+        if questions_file == "-" and "-" in sources:
+            raise UsageError("standard input ('-') cannot be both document and questions")
+    else:
+        if not arguments or (len(arguments) == 1 and not files):
+            raise UsageError("the question is missing", _EXAMPLE)
+        if arguments[-1] == "-" or os.path.isfile(arguments[-1]):
+            hint = f"put the question last: {_EXAMPLE}; or use -q if the question is also a file's name"
+            raise UsageError(f"the question is missing: the last argument, {arguments[-1]!r}, is a document", hint)
+        sources, question = [*files, *arguments[:-1]], arguments[-1]
+    if question is not None and not question.strip():
+        raise UsageError("the question is empty", _EXAMPLE)
+    return sources, question
+
+
+def ask(options: RunOptions, question: str, terminal: Terminal) -> None:
+    """Read, answer on stdout, name the pages on stderr; raises every HipError."""
+    began = time.monotonic()
+    document = read(options, terminal)
+    read_seconds = time.monotonic() - began
+    with open_reading(document, options, terminal, room_for([question])) as reading:
+        reading.timing["read_seconds"] = read_seconds
+        if terminal.as_json:
+            answer = reading.answer(question)
+            write_json(answer_record(reading, question, answer, cite(answer.text, question, document)))
+        else:
+            answer = stream_answer(reading, question)
+            show_sources(cite(answer.text, question, document), document, terminal)
+            show_numbers(reading, answer, terminal)
+    check_complete(document, options)
+
+
+def stream_answer(reading: Reading, question: str) -> Answer:
+    """Write the answer to stdout as it comes; what was written before an interruption stays, its line ended."""
+    writer = AnswerWriter()
+    held: list[str] = []
+    try:
+        return reading.answer(question, on_text=writer.write if reading.options.stream else held.append)
+    finally:
+        writer.write("".join(held))
+        writer.finish()
+
+
+def show_sources(citations: Sequence[Citation], document: Document, terminal: Terminal) -> None:
+    """The pages on which the answer's words stand."""
+    if not citations:
+        terminal.note("Sources: no page holds the answer's words verbatim")
+        return
+    terminal.note("\nSources" if terminal.is_terminal else "Sources")
+    for citation in citations:
+        name = f"{citation.source}, " if len(document.sources) > 1 else ""
+        terminal.note(f"  {name}{citation.place}: “{citation.quote}”")
+
+
+def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
+    """One line of speed and memory, for people."""
+    if not (terminal.verbose or terminal.is_terminal):
+        return
+    timing, peak = reading.timing, peak_memory_bytes()
+    parts = [f"{len(reading.encoded.ids):,} document tokens", f"read at {timing['prefill_tokens_per_second']:,.0f} tokens/s"]
+    parts.append(f"in {duration(timing['prefill_seconds'])}")
+    if answer.decode_rate:
+        parts.append(f"answered at {answer.decode_rate:.1f} tokens/s")
+    if peak:
+        parts.append(f"peak memory {amount(peak, 'bytes')}")
+    if answer.finish_reason == "length":
+        parts.append(f"cut at {answer.tokens} tokens (--max-tokens)")
+    terminal.note(", ".join(parts))
+
+
+def answer_record(reading: Reading, question: str, answer: Answer, citations: Sequence[Citation]) -> dict[str, Any]:
+    """The JSON object of one answer; the keys are stable within a schema_version."""
+    timing = {name: round(value, 4) for name, value in reading.timing.items()}
+    timing |= {"first_token_seconds": round(answer.wait_seconds, 4), "answer_seconds": round(answer.seconds, 4)}
+    timing["decode_tokens_per_second"] = round(answer.decode_rate, 3) if answer.decode_rate else None
+    return {
+        "schema_version": 1,
+        "question": question,
+        "answer": answer.text,
+        "finish_reason": answer.finish_reason,
+        "answer_tokens": answer.tokens,
+        "citations": [citation_record(citation) for citation in citations],
+        **run_record(reading),
+        "timing": timing | {"peak_memory_bytes": peak_memory_bytes()},
+    }
+
+
+def citation_record(citation: Citation) -> dict[str, Any]:
+    """One citation as JSON."""
+    return {name: getattr(citation, name) for name in ("source", "page", "label", "quote", "start", "end")}
+
+
+def run_record(reading: Reading) -> dict[str, Any]:
+    """What a run was made with: document, model, attention, warnings, version."""
+    options, model = reading.options, reading.model
+    return {
+        "document": document_record(reading.document, reading.encoded),
+        "model": {"name": reading.files.name, "origin": reading.files.origin, "dtype": model.dtype_name, "device": model.device},
+        "attention": {
+            "mode": "dense" if options.dense else "sparse",
+            "preset": options.preset,
+            "dense_below": options.dense_below,
+            "backend": options.backend,
+        },
+        "sampling": {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed},
+        "warnings": list(reading.document.warnings),
+        "hip_version": __version__,
+    }

@@ -1,0 +1,174 @@
+"""Finds the pages that an answer's own words stand on.
+
+Works on text alone: verbatim runs of words shared by answer and page, weighted by how rare the words
+are in the document. Knows nothing of tokens or attention, so it says where the words stand, not what
+the model looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from hipcli.document import Document, Page
+
+# a CJK character is a word of its own: those scripts put no spaces between words
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|[。！？]|\n\s*\n")
+_ANSWER_SENTENCE = re.compile(r"(?<=[.!?])\s+|[。！？]|\n")
+_MAX_CITATIONS = 3
+_MAX_CANDIDATES = 40
+_MAX_QUOTE_CHARS = 240
+_MAX_ANSWER_WORDS = 1500
+# the question's own words say less about where the answer stands
+_ECHO = 0.5
+# an answer's first sentence is the answer, what follows is often chatter
+_FADE = 0.6
+# stands between sentences, equal to no word, so that no run crosses
+_BREAK = "\n"
+
+
+@dataclass(frozen=True)
+class Citation:
+    """One page and a passage of it, word for word.
+
+    page: physical number in its source. label: printed number or None.
+    quote: a substring of the page's text after white space is folded; start and end are offsets in that page's text.
+    """
+
+    source: str
+    page: int
+    label: str | None
+    quote: str
+    start: int
+    end: int
+
+    @property
+    def place(self) -> str:
+        """p. 12, or p. 12 (printed "iv") where the printed number differs."""
+        printed = f' (printed "{self.label}")' if self.label not in (None, str(self.page)) else ""
+        return f"p. {self.page}{printed}"
+
+
+@dataclass(frozen=True)
+class _Match:
+    index: int
+    score: float
+    start: int
+    end: int
+
+
+def cite(answer: str, question: str, document: Document) -> list[Citation]:
+    """Up to three pages that hold the answer's words, best first; empty when none does."""
+    words = [word for sentence in _ANSWER_SENTENCE.split(answer.strip()) for word in (*_words(sentence), _BREAK)][:_MAX_ANSWER_WORDS]
+    weights, echoes, candidates = _weigh(set(words), set(_words(question)), document)
+    matches = [match for index in candidates if (match := _match(index, document.pages[index], words, weights, echoes))]
+    matches.sort(key=lambda match: (-match.score, match.index))
+    best = matches[0].score if matches else 0.0
+    return [_citation(match, document) for match in matches[:_MAX_CITATIONS] if match.score >= 0.5 * best]
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _weigh(answer: set[str], question: set[str], document: Document) -> tuple[dict[str, float], dict[str, float], list[int]]:
+    """Weights of the answer's words, weights of the question's, and the pages worth a closer look."""
+    present = [(answer | question).intersection(_WORD.findall(page.text.casefold())) for page in document.pages]
+    frequency = Counter(word for words in present for word in words)
+    rarity = {word: math.log(1 + len(present) / count) * _substance(word) for word, count in frequency.items()}
+    weights = {word: rarity[word] * (_ECHO if word in question else 1.0) for word in answer if word in rarity}
+    echoes = {word: rarity[word] for word in question if word in rarity}
+    totals = [sum(weights.get(word, 0.0) for word in words) for words in present]
+    ranked = sorted((index for index, total in enumerate(totals) if total > 0), key=lambda index: (-totals[index], index))
+    return weights, echoes, ranked[:_MAX_CANDIDATES]
+
+
+def _substance(word: str) -> float:
+    """Short words without a digit say little in any language written with an alphabet."""
+    if any(char.isdigit() for char in word) or re.match(f"[{_CJK}]", word):
+        return 1.0
+    return min(1.0, len(word) / 6)
+
+
+def _match(index: int, page: Page, words: Sequence[str], weights: dict[str, float], echoes: dict[str, float]) -> _Match | None:
+    """The page's score and its heaviest run of words shared with the answer."""
+    spans = [(found.group(), found.start(), found.end()) for found in _WORD.finditer(page.text)]
+    spans = [(word.casefold(), start, end) for word, start, end in spans]
+    longest = [0] * len(words)
+    fades = [_FADE**sentence for sentence in accumulate((word == _BREAK for word in words), initial=0)]
+    best, best_run = 0.0, (0, 0)
+    for first, length, at in _runs(spans, words):
+        for offset in range(length):
+            longest[at + offset] = max(longest[at + offset], length)
+        weight = sum(weights.get(word, 0.0) for word in words[at : at + length]) * _lift(length) * fades[at]
+        if _tells(words[at : at + length], weights) and weight > best:
+            best, best_run = weight, (first, first + length - 1)
+    if not best:
+        return None
+    score = sum(weights.get(word, 0.0) * _lift(length) * fade for word, length, fade in zip(words, longest, fades) if length)
+    here = {word for word, _, _ in spans}
+    score += 0.15 * sum(weight for word, weight in echoes.items() if word in here)
+    return _Match(index, score, spans[best_run[0]][1], spans[best_run[1]][2])
+
+
+def _runs(spans: Sequence[tuple[str, int, int]], words: Sequence[str]):
+    """Maximal common runs as (index on the page, length, index in the answer)."""
+    places: dict[str, list[int]] = {}
+    for at, word in enumerate(words):
+        places.setdefault(word, []).append(at)
+    for first, (word, _, _) in enumerate(spans):
+        for at in places.get(word, ()):
+            if first and at and spans[first - 1][0] == words[at - 1]:
+                continue
+            length = 1
+            while first + length < len(spans) and at + length < len(words) and spans[first + length][0] == words[at + length]:
+                length += 1
+            yield first, length, at
+
+
+def _lift(length: int) -> float:
+    """Words in a row are worth more than the same words apart."""
+    return min(1.0, 0.3 + 0.175 * (length - 1))
+
+
+def _tells(run: Sequence[str], weights: dict[str, float]) -> bool:
+    """Whether a shared run is evidence: three words with some substance, or a rare name or number."""
+    heaviest = max(weights.get(word, 0.0) for word in run)
+    if len(run) >= 3:
+        return sum(weights.get(word, 0.0) for word in run) >= 1.0
+    return heaviest >= 0.6 and any(len(word) >= 4 or word[0].isdigit() or re.match(f"[{_CJK}]", word) for word in run)
+
+
+def _citation(match: _Match, document: Document) -> Citation:
+    page = document.pages[match.index]
+    start, end = _sentence(page.text, match.start, match.end)
+    quote = " ".join(page.text[start:end].split())
+    return Citation(document.sources[page.source].name, page.number, page.label, quote, start, end)
+
+
+def _sentence(text: str, start: int, end: int) -> tuple[int, int]:
+    """Bounds of the sentence around [start, end), cut at words to a readable length."""
+    low = 0
+    for found in _SENTENCE_END.finditer(text, max(0, start - 2000), start):
+        low = found.end()
+    after = _SENTENCE_END.search(text, end)
+    high = after.end() if after else len(text)
+    low, high = max(low, start - 2000), min(high, end + 2000)
+    if high - low > _MAX_QUOTE_CHARS:
+        low = max(low, start - max(0, _MAX_QUOTE_CHARS - (end - start)) // 2)
+        high = min(high, max(end, low + _MAX_QUOTE_CHARS))
+        while low < start and low > 0 and not text[low - 1].isspace():
+            low += 1
+        while high > start + 1 and high < len(text) and not text[high].isspace():
+            high -= 1
+    while low < high and text[low].isspace():
+        low += 1
+    while high > low and text[high - 1].isspace():
+        high -= 1
+    return low, high

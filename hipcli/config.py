@@ -1,0 +1,109 @@
+"""What a user can set: environment variables, read here alone, and the options that commands share.
+
+    HIP_DATA_DIR              where models are kept
+    HIP_MODEL                 the model used when --model is not given
+    HIP_OFFLINE               truthy: never use the network (HF_HUB_OFFLINE counts too)
+    HIP_DEBUG                 truthy: show tracebacks and library warnings
+    NO_COLOR, TERM            no escape codes on stderr when NO_COLOR is not empty or TERM is "dumb"
+
+Knows nothing of what is done with them; a command lets its flag win over the variable.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional
+
+import typer
+
+from hipcli.errors import UsageError
+
+_FALSE = {"", "0", "false", "no", "off"}
+
+
+def _truthy(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() not in _FALSE
+
+
+def data_dir() -> Path:
+    """Folder that holds the models; it need not exist yet."""
+    chosen = os.environ.get("HIP_DATA_DIR")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_data_path
+
+    return user_data_path("hip")
+
+
+def default_model() -> str | None:
+    """Model named by HIP_MODEL, None when the built-in default is meant."""
+    return os.environ.get("HIP_MODEL") or None
+
+
+def offline() -> bool:
+    """Whether the environment forbids the network."""
+    return _truthy("HIP_OFFLINE") or _truthy("HF_HUB_OFFLINE")
+
+
+def debug() -> bool:
+    """Whether tracebacks are wanted."""
+    return _truthy("HIP_DEBUG")
+
+
+def plain_terminal() -> bool:
+    """Whether the user's shell asks for output without escape codes."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("dumb", "unknown")
+
+
+def require_preset(name: str) -> None:
+    """Refuse an attention preset that does not exist; raises UsageError."""
+    if name == "auto":
+        return
+    from hipcli.kernels.stages import PRESETS
+
+    if name not in PRESETS:
+        raise UsageError(f"--preset must be one of auto, {', '.join(PRESETS)}, got {name!r}")
+
+
+def _option(*names: str, help: str, metavar: str | None = None) -> Any:
+    """An option whose default goes without saying."""
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+
+
+def _argument(metavar: str, help: str) -> Any:
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+Sources = Annotated[Optional[list[str]], _argument("SRC...", "Documents, read in order as one; - is standard input.")]
+SourcesAndQuestion = Annotated[
+    Optional[list[str]], _argument("SRC... QUESTION", "Documents, then the question; - is standard input.")
+]
+Spec = Annotated[Optional[str], _argument("MODEL", "A name, a model directory, a GGUF file or a hub id.")]
+Files = Annotated[Optional[list[str]], _option("--file", "-f", metavar="SRC", help="A document; may be repeated.")]
+Question = Annotated[
+    Optional[str], _option("--question", "-q", metavar="TEXT", help="The question; every argument is then a document.")
+]
+Questions = Annotated[
+    Optional[str], _option("--questions", metavar="FILE", help='Many questions: one a line, or JSON lines with "question".')
+]
+Spans = Annotated[Optional[int], _option("--spans", metavar="N", help="Parts summarised on their own; from the length otherwise.")]
+Contexts = Annotated[Optional[list[str]], _option("--context", metavar="N", help="Context length: 4096, 64K, 1M; may be repeated.")]
+Model = Annotated[Optional[str], _option("--model", "-m", metavar="MODEL", help="A model directory, GGUF file or hub id.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option("--temperature", metavar="X", help="0 takes the likeliest token.")]
+TopP = Annotated[float, typer.Option("--top-p", metavar="X", help="Share of probability sampled from.")]
+Seed = Annotated[Optional[int], _option("--seed", metavar="N", help="Makes sampling repeatable.")]
+System = Annotated[Optional[str], _option("--system", metavar="TEXT", help="Replaces the system prompt.")]
+Dense = Annotated[bool, typer.Option("--dense", help="Full attention instead of sparse.")]
+DenseBelow = Annotated[Optional[int], _option("--dense-below", metavar="N", help="Full attention for the first N tokens; 0: never.")]
+Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Attention budget.")]
+Backend = Annotated[Literal["auto", "torch", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
+Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
+Type = Annotated[Optional[Literal["pdf", "text", "markdown"]], _option("--type", "-t", help="Read the documents as this.")]
+NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is complete.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 6 when pages could not be read.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell more on the way.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]

@@ -1,0 +1,158 @@
+"""`hip doctor`: checks the installation and the machine, each line with a fix for what is wrong.
+
+Never uses the network and changes nothing. Knows nothing of documents.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+
+from hipcli import __version__, config
+from hipcli.console import Terminal, amount, visible, write_json, write_stdout
+from hipcli.errors import HipError
+from hipcli.models_command import home_short
+
+_NEEDED = ("torch", "transformers", "tokenizers", "tiktoken", "safetensors", "pypdf", "pypdfium2", "httpx", "chardet", "psutil")
+_ROOM_BYTES = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding. state: "ok", "warn" or "fail"; fix: what to do, None when nothing is wrong."""
+
+    name: str
+    state: str
+    detail: str
+    fix: str | None = None
+
+
+def doctor(terminal: Terminal) -> int:
+    """Print every check on stdout; returns 1 when one of them failed, else 0."""
+    checks = []
+    with terminal.phase("checking"):
+        for probe in _PROBES:
+            checks.extend(_safely(probe))
+    if terminal.as_json:
+        write_json({"schema_version": 1, "checks": [asdict(check) for check in checks], "hip_version": __version__})
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            write_stdout(visible(f"{check.state:<4}  {check.name:<{width}}  {check.detail}") + "\n")
+            if check.fix:
+                write_stdout(visible(f"{'':<4}  {'':<{width}}  try: {check.fix}") + "\n")
+    return int(any(check.state == "fail" for check in checks))
+
+
+def _safely(probe: Callable[[], Iterator[Check]]) -> list[Check]:
+    """A probe's checks; its own failure is a finding too."""
+    try:
+        return list(probe())
+    except Exception as fault:
+        name = probe.__name__.strip("_").replace("_", " ")
+        return [Check(name, "fail", f"{type(fault).__name__}: {fault}", "reinstall: pip install --force-reinstall hipcli")]
+
+
+def _program() -> Iterator[Check]:
+    yield Check("hip", "ok", __version__)
+    version = platform.python_version()
+    old = sys.version_info < (3, 10)
+    yield Check("python", "fail" if old else "ok", f"{version} on {platform.platform()}", "install Python 3.10 or newer" if old else None)
+
+
+def _packages() -> Iterator[Check]:
+    for name in _NEEDED:
+        if util.find_spec(name) is None:
+            yield Check(name, "fail", "not installed", f"pip install {name}")
+        else:
+            yield Check(name, "ok", metadata.version(name))
+    if util.find_spec("triton") is not None:
+        yield Check("triton", "ok", metadata.version("triton"))
+    elif sys.platform == "linux":
+        yield Check("triton", "warn", "not installed; needed for a GPU only", "pip install triton")
+
+
+def _machine() -> Iterator[Check]:
+    import psutil
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Check("cpu cores", "ok", str(cores))
+    memory = psutil.virtual_memory()
+    tight = memory.available < _ROOM_BYTES
+    detail = f"{amount(memory.available, 'bytes')} free of {amount(memory.total, 'bytes')}"
+    yield Check("memory", "warn" if tight else "ok", detail, "close other programs: the default model needs about 2 GB" if tight else None)
+
+
+def _devices() -> Iterator[Check]:
+    import torch
+
+    if not torch.cuda.is_available():
+        yield Check("cuda", "ok", "no device; the CPU is used")
+        return
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        name = torch.cuda.get_device_name(index)
+        yield Check(f"cuda {index}", "ok", f"{name}, {amount(free, 'bytes')} free of {amount(total, 'bytes')}, CUDA {torch.version.cuda}")
+
+
+def _number_format() -> Iterator[Check]:
+    import torch
+
+    from hipcli.dtype_probe import choose_dtype, matmul_rate
+
+    rates = {name: matmul_rate(getattr(torch, name)) / 1e9 for name in ("float32", "bfloat16")}
+    chosen = str(choose_dtype("cpu")).removeprefix("torch.")
+    speeds = ", ".join(f"{name} {rate:,.0f} GFLOP/s" for name, rate in rates.items())
+    yield Check("cpu numbers", "ok", f"{chosen} is used ({speeds})")
+
+
+def _storage() -> Iterator[Check]:
+    folder = config.data_dir()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        # permissions alone do not tell on every file system
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError:
+        yield Check("data folder", "fail", f"{home_short(folder)} cannot be written", "set HIP_DATA_DIR to a folder of yours")
+        return
+    free = shutil.disk_usage(existing).free
+    tight = free < _ROOM_BYTES
+    detail = f"{home_short(folder)}, {amount(free, 'bytes')} free"
+    yield Check("data folder", "warn" if tight else "ok", detail, "free some space, or set HIP_DATA_DIR" if tight else None)
+
+
+def _model() -> Iterator[Check]:
+    from hipcli.models import DEFAULT_MODEL, list_models, obtain_model, verify_model
+    from hipcli.tokens import load_tokenizer
+
+    wanted, stored = config.default_model(), [files.name for files in list_models(config.data_dir())]
+    if wanted is None and DEFAULT_MODEL not in stored:
+        yield Check("model", "warn", f"{DEFAULT_MODEL} has not been fetched yet", "hip models get")
+        return
+    try:
+        files = obtain_model(wanted, data_dir=config.data_dir(), offline=True)
+        verified = files.name in stored and bool(verify_model(files.name, config.data_dir()))
+    except HipError as fault:
+        yield Check("model", "fail", fault.message, fault.hint)
+        return
+    where = f"{files.name}, {amount(files.size_bytes, 'bytes')} in {home_short(files.path)}"
+    yield Check("model", "ok", where + (", verified" if verified else ""))
+    fast = load_tokenizer(files.path).fast_path
+    # its slower path is as right, so nothing needs a fix
+    yield Check("tokenizer", "ok", f"{fast} path" + ("" if fast == "tiktoken" else ": long documents take longer to tokenize"))
+
+
+def _terminal() -> Iterator[Check]:
+    encoding = (sys.stdout.encoding if sys.stdout is not None else None) or "none"
+    plain = encoding.lower().replace("-", "") not in ("utf8", "utf8sig")
+    fix = "set LC_ALL=C.UTF-8 or PYTHONUTF8=1: other characters are shown as escapes"
+    yield Check("terminal", "warn" if plain else "ok", f"{encoding} output", fix if plain else None)
+
+
+_PROBES = (_program, _packages, _machine, _devices, _number_format, _storage, _model, _terminal)

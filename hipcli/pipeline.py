@@ -1,0 +1,281 @@
+"""From sources to a model that has read them: document → tokens → model → plan → prefill.
+
+Shared by every command that asks something of a document. Knows nothing of how answers are printed.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from hipcli import config
+from hipcli.console import Terminal, amount, duration
+from hipcli.document import Document
+from hipcli.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from hipcli.engine import Engine
+    from hipcli.models import ModelFiles
+    from hipcli.tokens import EncodedDocument, PromptParts, Tokenizer
+
+    Room = Callable[[PromptParts, EncodedDocument], int]
+
+_STDIN_PATIENCE_S = 2.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the user asked for, checked; raises UsageError.
+
+    model: None means HIP_MODEL or the default. dense_below: tokens, None means the model's own limit.
+    """
+
+    sources: tuple[str, ...]
+    model: str | None = None
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    system: str | None = None
+    dense: bool = False
+    dense_below: int | None = None
+    preset: str = "auto"
+    backend: str = "auto"
+    encoding: str | None = None
+    type: str | None = None
+    strict: bool = False
+    stream: bool = True
+    offline: bool = False
+
+    @classmethod
+    def chosen(cls, sources: Sequence[str], given: dict[str, Any], **more: Any) -> RunOptions:
+        """The options among a command's parameters."""
+        known = {item.name for item in fields(cls)} - {"sources"}
+        return cls(tuple(sources), **{name: value for name, value in given.items() if name in known}, **more)
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise UsageError("no document was given", 'hip ask book.pdf "Who signed the treaty?"')
+        if self.sources.count("-") > 1:
+            raise UsageError("standard input ('-') can be read only once")
+        _require(self.max_tokens >= 1, "--max-tokens", "at least 1", self.max_tokens)
+        finite = math.isfinite(self.temperature) and self.temperature >= 0
+        _require(finite, "--temperature", "0 or more", self.temperature)
+        _require(0 < self.top_p <= 1, "--top-p", "above 0 and at most 1", self.top_p)
+        _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", "0 or more, below 2^63", self.seed)
+        _require(self.dense_below is None or self.dense_below >= 0, "--dense-below", "0 or more", self.dense_below)
+
+
+def _require(holds: bool, name: str, wanted: str, got: object) -> None:
+    if not holds:
+        raise UsageError(f"{name} must be {wanted}, got {got}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said. seconds: from question to last token; wait_seconds: to the first one."""
+
+    text: str
+    finish_reason: str
+    tokens: int
+    seconds: float
+    wait_seconds: float
+
+    @property
+    def decode_rate(self) -> float | None:
+        """Tokens a second after the first, None when there was no second one."""
+        spent = self.seconds - self.wait_seconds
+        return (self.tokens - 1) / spent if self.tokens > 1 and spent > 0 else None
+
+
+@dataclass
+class Reading:
+    """A document held in a model's memory, ready for questions."""
+
+    options: RunOptions
+    document: Document
+    tokenizer: Tokenizer
+    encoded: EncodedDocument
+    prompt: PromptParts
+    files: ModelFiles
+    engine: Engine
+    model: Any
+    timing: dict[str, float] = field(default_factory=dict)
+
+    def answer(
+        self,
+        question: str,
+        *,
+        max_tokens: int | None = None,
+        on_text: Callable[[str], None] | None = None,
+        enough: Callable[[str], bool] | None = None,
+    ) -> Answer:
+        """Ask one question.
+
+        on_text: gets complete characters as they come, the same text as the answer's.
+        enough: asked with the text so far after each token; True ends the answer.
+        """
+        from hipcli.sampling import Sampling
+
+        options, stream, pieces = self.options, self.tokenizer.stream(), []
+        sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=options.seed)
+
+        def hand_on(text: str) -> None:
+            pieces.append(text)
+            if on_text is not None and text:
+                on_text(text)
+
+        began, first, count = time.monotonic(), None, 0
+        suffix, limit = self.prompt.suffix_ids(question), max_tokens or options.max_tokens
+        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids)
+        # closed before the engine is, whatever stops the answer
+        with closing(ids):
+            for token in ids:
+                first = first or time.monotonic()
+                count += 1
+                hand_on(stream.push(token))
+                if enough is not None and enough("".join(pieces)):
+                    break
+        hand_on(stream.finish())
+        ended = time.monotonic()
+        return Answer("".join(pieces).strip(), self.engine.finish_reason or "stop", count, ended - began, (first or ended) - began)
+
+
+def room_for(questions: Sequence[str]) -> Room:
+    """Room for the longest of these questions."""
+    return lambda prompt, encoded: max(len(prompt.suffix_ids(question)) for question in questions)
+
+
+def attention_settings(options: RunOptions):
+    """The AttentionSettings of these options; raises UsageError for a name that does not exist."""
+    from hipcli.settings import AttentionSettings
+
+    config.require_preset(options.preset)
+    mode = "dense" if options.dense else "sparse"
+    return AttentionSettings(mode=mode, preset=options.preset, dense_below=options.dense_below, backend=options.backend)
+
+
+def read(options: RunOptions, terminal: Terminal) -> Document:
+    """Read every source into one document; raises InputError."""
+    from hipcli.readers import read_document
+
+    if "-" in options.sources:
+        _await_stdin(terminal)
+    label = "reading " + (options.sources[0] if len(options.sources) == 1 else f"{len(options.sources)} documents")
+    with terminal.phase(label, unit="pages") as phase:
+        document = read_document(
+            options.sources,
+            encoding=options.encoding,
+            type=options.type,
+            on_page=phase.to,
+            stdin=sys.stdin.buffer if sys.stdin is not None else None,
+        )
+    if not any(page.text.strip() for page in document.pages):
+        raise InputError("the document holds no text to read", "a scan needs its text recognised first: ocrmypdf in.pdf out.pdf")
+    for warning in document.warnings:
+        terminal.warn(warning)
+    return document
+
+
+def _await_stdin(terminal: Terminal) -> None:
+    """Say what is being waited for when nothing comes, so that a silent pipe does not look like a hang."""
+    if sys.stdin is None:
+        raise InputError("standard input is closed", "give a file instead of '-'")
+    try:
+        ready = bool(select.select([sys.stdin], [], [], 0 if sys.stdin.isatty() else _STDIN_PATIENCE_S)[0])
+    except (OSError, ValueError):
+        # not a thing that can be waited for; reading it will tell
+        ready = True
+    if not ready:
+        terminal.note("reading from standard input … (Ctrl-D ends it)")
+
+
+def find_model(options: RunOptions, terminal: Terminal, *, local_only: bool = False) -> ModelFiles:
+    """The model's files, fetched if they must be; raises ModelError."""
+    from hipcli.models import obtain_model
+
+    return obtain_model(
+        options.model or config.default_model(),
+        data_dir=config.data_dir(),
+        offline=local_only or options.offline or config.offline(),
+        progress=terminal.sink(),
+    )
+
+
+def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[Tokenizer, EncodedDocument]:
+    """Load the model's tokenizer and turn the document into tokens."""
+    from hipcli.tokens import load_tokenizer
+
+    tokenizer = load_tokenizer(files.path)
+    with terminal.phase("tokenizing", document.chars, "characters") as phase:
+        return tokenizer, tokenizer.encode_document(document, on_chars=phase.to)
+
+
+@contextmanager
+def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> Iterator[tuple[Any, Engine]]:
+    """Load the model and give it an engine, closed in the end; raises ModelError."""
+    settings = attention_settings(options)
+    with terminal.phase(f"loading {files.name}"):
+        from hipcli.engine import Engine
+        from hipcli.model import load_model
+
+        model = load_model(files.path, name=files.name)
+        engine = Engine(model, settings)
+    try:
+        yield model, engine
+    finally:
+        engine.close()
+
+
+@contextmanager
+def open_reading(document: Document, options: RunOptions, terminal: Terminal, room: Room) -> Iterator[Reading]:
+    """Everything up to the end of the prefill.
+
+    room: tokens that the plan keeps free for a question.
+    Raises ModelError, DoesNotFit.
+    """
+    # a wrong name must not cost a download
+    attention_settings(options)
+    clock = time.monotonic()
+    files = find_model(options, terminal)
+    tokenizer, encoded = encode(document, files, terminal)
+    timing = {"tokenize_seconds": time.monotonic() - clock}
+    prompt, clock = tokenizer.prompt(options.system), time.monotonic()
+    with open_engine(files, options, terminal) as (model, engine):
+        timing["load_seconds"] = time.monotonic() - clock
+        ids = [*prompt.prefix_ids, *encoded.ids.tolist()]
+        plan = engine.plan(len(ids) + room(prompt, encoded) + options.max_tokens)
+        terminal.detail(
+            f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, KV {amount(plan.kv_bytes, 'bytes')}, "
+            f"peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, about {duration(plan.seconds)}"
+        )
+        timing |= _prefill(engine, ids, terminal)
+        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, timing)
+
+
+def _prefill(engine: Engine, ids: list[int], terminal: Terminal) -> dict[str, float]:
+    began = time.monotonic()
+    with terminal.phase("prefill", len(ids), "tokens", long=True) as phase:
+        engine.prefill(ids, on_chunk=phase.to)
+    seconds = time.monotonic() - began
+    return {"prefill_seconds": seconds, "prefill_tokens_per_second": len(ids) / max(seconds, 1e-9)}
+
+
+def peak_memory_bytes() -> int | None:
+    """Largest memory this process has held (on the GPU when it used one); None where the system cannot tell."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # kilobytes on Linux, bytes on macOS
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,224 @@
+"""The command line: arguments, exit codes, JSON records, and what help may import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hipcli
+
+HIP = Path(sys.executable).with_name("hip")
+TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. " * 12
+CHAT = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A random Llama of two layers with a byte-level tokenizer."""
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=400, max_position_embeddings=4096, **sizes)).save_pretrained(folder)
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([TEXT], vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "chat_template": CHAT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def hip(tmp_path, request):
+    """Runs the installed command in tmp_path; the tiny model is there for tests that ask for it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HIP_") and name != "NO_COLOR"}
+    env = kept | {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    if "tiny_model" in request.fixturenames:
+        env["HIP_MODEL"] = str(request.getfixturevalue("tiny_model"))
+    (tmp_path / "book.txt").write_text(TEXT)
+
+    def run(*arguments: str, stdin: bytes = b"", **extra: str) -> subprocess.CompletedProcess:
+        return subprocess.run([HIP, *arguments], input=stdin, capture_output=True, cwd=tmp_path, env=env | extra, timeout=120)
+
+    return run
+
+
+def test_help_names_every_command_and_imports_nothing_heavy():
+    # typer itself loads pydantic for some kinds of option
+    heavy = "torch transformers tokenizers tiktoken pypdf pypdfium2 httpx numpy chardet psutil platformdirs click".split()
+    code = (
+        "import sys, hipcli.cli as cli\ntry:\n    sys.argv = ['hip', *sys.argv[1:]]; cli.main()\n"
+        f"finally:\n    print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    for command in ([], ["ask"], ["summarize"], ["inspect"], ["extract"], ["models"], ["bench"], ["doctor"], ["models", "get"]):
+        done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, check=True)
+        assert "Example:  hip" in done.stdout
+        assert done.stderr.strip() == "[]", command
+
+
+def test_version_and_bare_call(hip):
+    assert hip("--version").stdout.decode() == f"hip {hipcli.__version__}\n"
+    bare, short = hip(), hip("-h")
+    assert bare.returncode == short.returncode == 0
+    assert bare.stdout == short.stdout
+    assert b"summarize" in bare.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ask"], "the question is missing"),
+        (["ask", "Who founded it?"], "the question is missing"),
+        (["ask", "book.txt", "book.txt"], "the last argument, 'book.txt', is a document"),
+        (["ask", "-f", "book.txt", "book.txt"], "the last argument, 'book.txt', is a document"),
+        (["ask", "book.txt", " "], "the question is empty"),
+        (["ask", "-q", "Who?"], "no document was given"),
+        (["ask", "book.txt", "-q", "Who?", "--questions", "x"], "not both"),
+        (["ask", "-", "-", "Who?"], "only once"),
+        (["ask", "-", "--questions", "-"], "both document and questions"),
+        (["ask", "book.txt", "Who?", "--temperature", "-1"], "--temperature must be 0 or more, got -1.0"),
+        (["ask", "book.txt", "Who?", "--temperature", "nan"], "--temperature"),
+        (["ask", "book.txt", "Who?", "--top-p", "0"], "--top-p"),
+        (["ask", "book.txt", "Who?", "--max-tokens", "0"], "--max-tokens"),
+        (["ask", "book.txt", "Who?", "--dense-below", "-1"], "--dense-below"),
+        (["ask", "book.txt", "Who?", "--seed", "-1"], "--seed"),
+        (["ask", "book.txt", "Who?", "--preset", "nope"], "--preset must be one of auto, default, paper"),
+        (["ask", "book.txt", "Who?", "--backend", "nope"], "--backend"),
+        (["ask", "book.txt", "Who?", "--nope"], "No such option"),
+        (["summarize", "book.txt", "--spans", "0"], "--spans must be at least 1"),
+        (["summarize"], "no document was given"),
+        (["nope"], "No such command"),
+    ],
+)
+def test_wrong_command_lines_exit_with_2(hip, arguments, words):
+    done = hip(*arguments)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    as_json = hip(*arguments, "--json")
+    assert (as_json.returncode, as_json.stdout) == (2, b"")
+    error = json.loads(as_json.stderr)["error"]
+    assert error["code"] == 2 and error.keys() == {"code", "message", "hint"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["ask", "missing.txt", "Who?"], 3, "missing.txt"),
+        (["ask", ".", "Who?"], 3, "folder"),
+        (["ask", "empty.txt", "Who?"], 3, "empty"),
+        (["extract", "blank.txt"], 3, "no text"),
+        (["ask", "book.txt", "--questions", "missing.txt"], 3, "cannot read questions"),
+        (["ask", "book.txt", "Who?", "-m", "nowhere"], 5, "nowhere"),
+        (["ask", "book.txt", "Who?"], 5, "SmolLM2"),
+        (["models", "rm", "nowhere"], 5, "nowhere"),
+        (["models", "path", "nowhere"], 5, "nowhere"),
+    ],
+)
+def test_faults_have_their_codes_and_one_sentence(hip, tmp_path, arguments, code, words):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "blank.txt").write_text(" \n \n")
+    done = hip(*arguments)
+    lines = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert lines[-1].startswith(("hip: ", "  try: ")) and words in done.stderr.decode()
+    assert sum(line.startswith("hip: ") for line in lines) == 1
+
+
+def test_an_unexpected_fault_is_one_line(hip, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import hipcli.pipeline\nhipcli.pipeline.read = None\n")
+    done = hip("extract", "book.txt", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().count("\n") == 1 and b"HIP_DEBUG=1" in done.stderr and b"Traceback" not in done.stderr
+    assert b"Traceback" in hip("extract", "book.txt", PYTHONPATH=str(tmp_path), HIP_DEBUG="1").stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("MemoryError()", 4, "not enough memory"),
+        ("RuntimeError('DefaultCPUAllocator: can\\'t allocate memory: you tried to allocate 9 bytes')", 4, "not enough memory"),
+        ("OSError(28, 'No space left on device', 'model.bin')", 7, "cannot write model.bin"),
+    ],
+)
+def test_faults_of_the_machine_have_codes_too(hip, tmp_path, fault, code, words):
+    planted = f"import hipcli.pipeline\ndef read(*given): raise {fault}\nhipcli.pipeline.read = read\n"
+    (tmp_path / "sitecustomize.py").write_text(planted)
+    done = hip("extract", "book.txt", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (code, b"") and words in done.stderr.decode()
+
+
+def test_an_answer_and_its_record(hip, tiny_model):
+    plain = hip("ask", "book.txt", "Who founded it?", "--max-tokens", "12")
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout.endswith(b"\n") and not plain.stdout.endswith(b"\n\n")
+    assert b"prefill" in plain.stderr and b"Sources" in plain.stderr
+    done = hip("ask", "book.txt", "Who founded it?", "--max-tokens", "12", "--json", "--dense")
+    record = json.loads(done.stdout)
+    assert done.stderr == b"" and done.stdout.count(b"\n") == 1
+    assert record["schema_version"] == 1 and record["hip_version"] == hipcli.__version__
+    assert record["answer"] and record["finish_reason"] in ("stop", "length") and record["answer_tokens"] <= 12
+    assert record["document"]["path"] == "book.txt" and record["document"]["truncated"] is False
+    assert record["document"]["pages"] == 1 and record["document"]["tokens"] > 50
+    assert record["attention"]["mode"] == "dense" and record["model"]["name"] == "tiny"
+    assert record["timing"]["prefill_tokens_per_second"] > 0
+
+
+def test_many_questions_give_one_object_each(hip, tiny_model, tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"question": "Who?"}\n\n{"question": "¿Cuándo?"}\n')
+    done = hip("ask", "book.txt", "--questions", "q.jsonl", "--max-tokens", "4", "--json")
+    records = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    assert [record["question"] for record in records] == ["Who?", "¿Cuándo?"]
+    assert "¿Cuándo?".encode() in done.stdout
+    plain = hip("ask", "book.txt", "--questions", "-", "--max-tokens", "4", "--quiet", stdin=b"Who?\nWhen?\n")
+    assert plain.stderr == b"" and plain.stdout.startswith(b"Q: Who?\n") and b"\n\nQ: When?\n" in plain.stdout
+
+
+def test_inspect_with_and_without_a_model(hip, tiny_model, tmp_path):
+    record = json.loads(hip("inspect", "book.txt", "--json").stdout)
+    assert record["document"]["words"] == len(TEXT.split())
+    assert record["document"]["tokens_estimated"] is False and record["plan"]["fits"] is True
+    bare = hip("inspect", "book.txt", HIP_MODEL="")
+    assert bare.returncode == 0
+    assert b"about" in bare.stdout and b"hip models get" in bare.stdout
+
+
+def test_extract_marks_every_page(hip, pdf, tmp_path):
+    (tmp_path / "two.pdf").write_bytes(pdf.book("First page here", "Second page here"))
+    marked = hip("extract", "two.pdf").stdout.decode()
+    assert marked == "--- two.pdf, page 1 ---\nFirst page here\n\n--- two.pdf, page 2 ---\nSecond page here\n\n"
+    assert "---" not in hip("extract", "two.pdf", "--no-marks").stdout.decode()
+    pages = json.loads(hip("extract", "two.pdf", "--json").stdout)["pages"]
+    assert [(page["page"], page["text"].strip()) for page in pages] == [(1, "First page here"), (2, "Second page here")]
+
+
+def test_strict_ends_with_6_when_a_page_is_lost(hip, pdf, tmp_path):
+    good = pdf.stream(pdf.lines(b"A page of text"))
+    (tmp_path / "torn.pdf").write_bytes(pdf.build([good, pdf.packed(pdf.lines(b"Lost words") * 40, damaged=True), good]))
+    lax, strict = hip("extract", "torn.pdf"), hip("extract", "torn.pdf", "--strict")
+    assert (lax.returncode, strict.returncode) == (0, 6)
+    assert lax.stdout == strict.stdout and b"A page of text" in lax.stdout
+    assert b"p. 2" in strict.stderr
+
+
+def test_doctor_reports_as_lines_and_as_json(hip, tiny_model):
+    record = json.loads(hip("doctor", "--json", HOME=str(tiny_model.parent)).stdout)
+    checks = {check["name"]: check for check in record["checks"]}
+    assert {"python", "torch", "transformers", "memory", "data folder", "model", "terminal"} <= checks.keys()
+    assert checks["model"]["state"] == "ok" and "~/tiny" in checks["model"]["detail"]
+    broken = hip("doctor", HIP_DATA_DIR="book.txt/data")
+    assert broken.returncode == 1 and b"fail  data folder" in broken.stdout and b"try: " in broken.stdout
+
+
+def test_models_path_and_empty_list(hip, tiny_model, tmp_path):
+    assert hip("models", "path").stdout.decode() == f"{tmp_path / 'data'}\n"
+    assert hip("models", "path", str(tiny_model)).stdout.decode() == f"{tiny_model}\n"
+    assert json.loads(hip("models", "ls", "--json").stdout) == {"schema_version": 1, "models": []}
