@@ -54,7 +54,7 @@ def ask(options: RunOptions, question: str, terminal: Terminal) -> None:
     with open_reading(document, options, terminal, room_for([question])) as reading:
         reading.timing["read_seconds"] = read_seconds
         if terminal.as_json:
-            answer = reading.answer(question)
+            answer = reading.ask(question)
             write_json(answer_record(reading, question, answer, cite(answer.text, question, document)))
         else:
             answer = stream_answer(reading, question)
@@ -68,7 +68,7 @@ def stream_answer(reading: Reading, question: str) -> Answer:
     writer = AnswerWriter()
     held: list[str] = []
     try:
-        return reading.answer(question, on_text=writer.write if reading.options.stream else held.append)
+        return reading.ask(question, on_text=writer.write if reading.options.stream else held.append)
     finally:
         writer.write("".join(held))
         writer.finish()
@@ -129,12 +129,7 @@ def run_record(reading: Reading) -> dict[str, Any]:
     return {
         "document": document_record(reading.document, reading.encoded),
         "model": {"name": reading.files.name, "origin": reading.files.origin, "dtype": model.dtype_name, "device": model.device},
-        "attention": {
-            "mode": "dense" if options.dense else "sparse",
-            "preset": options.preset,
-            "dense_below": options.dense_below,
-            "backend": options.backend,
-        },
+        "attention": reading.engine.attention,
         "sampling": {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed},
         "warnings": list(reading.document.warnings),
         "hip_version": __version__,

@@ -13,7 +13,7 @@ from transformers import AttentionInterface
 from hipcli.cache.base import KVStore
 from hipcli.kernels.backends import BACKENDS, Backend
 from hipcli.kernels.rope import Rope
-from hipcli.kernels.stages import PRESETS, PrunePlan, preset
+from hipcli.kernels.stages import PrunePlan, preset
 from hipcli.errors import UsageError
 from hipcli.settings import AttentionSettings
 
@@ -21,13 +21,17 @@ ATTENTION_NAME = "hip"
 DENSE_BELOW = 8192  # below this, and below the trained window, dense attention is exact and cheap
 
 
+def preset_name(settings: AttentionSettings, device: str) -> str:
+    """The preset that "auto" stands for on this device."""
+    if settings.preset != "auto":
+        return settings.preset
+    return "cpu" if device == "cpu" else "default"
+
+
 def resolve_plan(settings: AttentionSettings, device: str) -> PrunePlan:
     """The plan that settings name. Raises UsageError naming the presets there are."""
-    name = settings.preset
-    if name == "auto":
-        name = "cpu" if device == "cpu" and "cpu" in PRESETS else "default"
     try:
-        return preset(name, settings.share)
+        return preset(preset_name(settings, device), settings.share)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from hipcli.attention import AttentionRuntime, bind, open_backend
+from hipcli.attention import AttentionRuntime, bind, open_backend, preset_name
 from hipcli.cache.resident import ResidentStore
 from hipcli.dtype_probe import matmul_rate
 from hipcli.errors import DoesNotFit
@@ -35,6 +35,14 @@ class Engine:
     def cached_len(self) -> int:
         """Tokens of the prefix that is held."""
         return self.store.length
+
+    @property
+    def attention(self) -> dict[str, str | int | None]:
+        """How this engine attends, with every default resolved."""
+        dense = self.settings.mode == "dense"
+        name = None if dense else preset_name(self.settings, self.model.device)
+        below = None if dense else self.runtime.backend.dense_below
+        return {"mode": self.settings.mode, "preset": name, "dense_below": below, "backend": self.runtime.backend.name}
 
     def plan(self, tokens: int) -> MemoryPlan:
         """What holding `tokens` tokens in all would need."""

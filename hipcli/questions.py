@@ -1,6 +1,7 @@
 """`hip ask --questions FILE`: many questions of one document, which is read into the model once.
 
-A file holds one question a line, or JSON lines with a "question" each. Knows nothing of models.
+A file holds one question a line, or JSON lines with a "question" each and, to have the answers marked, an "accept" list.
+Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hipcli.ask import answer_record, show_numbers, show_sources, stream_answer
 from hipcli.citations import cite
@@ -18,17 +21,28 @@ from hipcli.inspection import check_complete
 from hipcli.pipeline import RunOptions, open_reading, read, room_for
 
 
-def load_questions(path: str) -> list[str]:
+@dataclass(frozen=True)
+class Question:
+    """accept: an answer that contains one of these, in any case, is right; empty when the file does not say."""
+
+    text: str
+    accept: tuple[str, ...] = ()
+
+    def mark(self, answer: str) -> bool | None:
+        """Whether an answer is right, None when the file does not say what would be."""
+        if not self.accept:
+            return None
+        return any(" ".join(wanted.casefold().split()) in " ".join(answer.casefold().split()) for wanted in self.accept)
+
+
+def load_questions(path: str) -> list[Question]:
     """The questions of a file ("-" is standard input), in order, without empty lines.
 
     Raises InputError when it cannot be read, UsageError when it holds no question.
     """
     lines = [line.strip() for line in _text(path).split("\n")]
     as_json = path.endswith(".jsonl") or next((line for line in lines if line), "").startswith("{")
-    questions = []
-    for number, line in enumerate(lines, 1):
-        if line:
-            questions.append(_from_json(path, number, line) if as_json else line)
+    questions = [_from_json(path, number, line) if as_json else Question(line) for number, line in enumerate(lines, 1) if line]
     if not questions:
         raise UsageError(f"{path} holds no question", "write one question a line")
     return questions
@@ -49,32 +63,42 @@ def _text(path: str) -> str:
         raise InputError(f"cannot read questions from {path}: {fault.strerror}") from None
 
 
-def _from_json(path: str, number: int, line: str) -> str:
-    hint = 'each line looks like {"question": "Who signed the treaty?"}'
+def _from_json(path: str, number: int, line: str) -> Question:
+    hint = 'each line looks like {"question": "Who signed the treaty?", "accept": ["Ada Stone"]}'
     try:
-        question = json.loads(line)["question"]
-    except (ValueError, KeyError, TypeError):
+        record: dict[str, Any] = json.loads(line)
+        text, accept = record["question"], record.get("accept", [])
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f'line {number} of {path} is not a JSON object with a "question"', hint) from None
-    if not isinstance(question, str) or not question.strip():
+    if not isinstance(text, str) or not text.strip():
         raise InputError(f'the "question" in line {number} of {path} is not a text', hint)
-    return question.strip()
+    if not isinstance(accept, list) or not all(isinstance(wanted, str) and wanted.strip() for wanted in accept):
+        raise InputError(f'the "accept" in line {number} of {path} is not a list of texts', hint)
+    return Question(text.strip(), tuple(accept))
 
 
-def ask_all(options: RunOptions, questions: list[str], terminal: Terminal) -> None:
+def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal) -> None:
     """Answer each question on one prefill; with --json one object a line, as soon as it is known."""
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
-    with open_reading(document, options, terminal, room_for(questions)) as reading:
+    marks = []
+    with open_reading(document, options, terminal, room_for([question.text for question in questions])) as reading:
         reading.timing["read_seconds"] = read_seconds
         for number, question in enumerate(questions):
+            if not terminal.as_json:
+                write_stdout(visible(f"{'' if number == 0 else chr(10)}Q: {question.text}") + "\n")
+            answer = reading.ask(question.text) if terminal.as_json else stream_answer(reading, question.text)
+            citations, right = cite(answer.text, question.text, document), question.mark(answer.text)
+            marks.append(right)
             if terminal.as_json:
-                answer = reading.answer(question)
-                write_json(answer_record(reading, question, answer, cite(answer.text, question, document)))
-                continue
-            write_stdout(visible(f"{'' if number == 0 else chr(10)}Q: {question}") + "\n")
-            answer = stream_answer(reading, question)
-            show_sources(cite(answer.text, question, document), document, terminal)
+                known = {} if right is None else {"right": right, "accept": list(question.accept)}
+                write_json(answer_record(reading, question.text, answer, citations) | known)
+            else:
+                show_sources(citations, document, terminal)
         if not terminal.as_json:
             show_numbers(reading, answer, terminal)
+    marked = [right for right in marks if right is not None]
+    if marked:
+        terminal.note(f"right: {sum(marked)} of {len(marked)}")
     check_complete(document, options)

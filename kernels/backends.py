@@ -15,6 +15,8 @@ from hipcli.kernels.torch_attend import dense_decode, dense_prefill
 class Backend(ABC):
     """Attention of one model. q: [H, Q, D]; k, v: [KV, T, D]; queries are the last Q of the T positions."""
 
+    name: str
+
     def __init__(self, plan: PrunePlan, rope: Rope, dense_below: int) -> None:
         self.plan, self.rope, self.dense_below = plan, rope, dense_below
 
@@ -38,6 +40,8 @@ class Backend(ABC):
 class TorchBackend(Backend):
     """Vectorised torch, for CPUs and for any device without a kernel of its own."""
 
+    name = "torch"
+
     def new_state(self) -> torch_decode.DecodeState:
         return torch_decode.DecodeState()
 
@@ -51,6 +55,8 @@ class TorchBackend(Backend):
 
 class ReferenceBackend(Backend):
     """The definition itself: slow, exact, for tests and for doubt."""
+
+    name = "reference"
 
     def new_state(self) -> reference.RefDecodeState:
         return reference.RefDecodeState()
@@ -68,6 +74,8 @@ class ReferenceBackend(Backend):
 class DenseBackend(Backend):
     """Every key, at true positions. Stores keys rotated: nothing ever moves them, so a step rotates one token."""
 
+    name = "dense"
+
     def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
         return rotate(keys, self.rope.table(start + keys.shape[1])[start:])
 
@@ -82,4 +90,4 @@ class DenseBackend(Backend):
         return dense_decode(rotate(q, self.rope.one(k.shape[1] - 1)), k, v)
 
 
-BACKENDS = {"torch": TorchBackend, "reference": ReferenceBackend, "dense": DenseBackend}
+BACKENDS = {backend.name: backend for backend in (TorchBackend, ReferenceBackend, DenseBackend)}

@@ -20,7 +20,10 @@ SLICE_BYTES = 24 << 20  # keys gathered at a time
 
 @dataclass(frozen=True)
 class Pickers:
-    """Query rows as a left and as a right half sees them, [KV, NB, P, R, D]; slots: whether keys sit at their slot number."""
+    """Query rows as a left and as a right half sees them, [KV, NB, P, R, D].
+
+    slots: keys are rotated to their slot number, and rows and keys keep the pairs of `rotate` side by side.
+    """
 
     left: torch.Tensor
     right: torch.Tensor
@@ -43,7 +46,7 @@ def make_pickers(q, counts, first, index: int, plan: PrunePlan, layer: int, rope
     distance = plan.scan_distance
     if plan.is_special(layer):
         phases = rope.at(torch.minimum(first, counts + distance))[:, :, None, None]
-        left = right = split_pairs(rotate(rows, phases))
+        left = right = rotate(rows, phases)
     else:
         # a right half sits at position 1: turning the query back by one is the same as turning every key
         left = split_pairs(rotate(rows, rope.one(distance + 1)))
@@ -95,7 +98,7 @@ def shared_probes(pickers: Pickers, k, plan, stage, first_key: int, count: int, 
         keys = k.index_select(1, index.flatten().clamp_(max=k.shape[1] - 1)).view(kv, 2 << depth, count, dim)
         if pickers.slots:
             phases = rope.table(slot + count)[slot:]
-            keys = split_pairs(rotate(keys, phases))
+            keys = rotate(keys, phases)
         scores = []
         for side, rows in ((0, pickers.left), (1, pickers.right)):
             product = rows.flatten(1, 3) @ keys[:, side::2].flatten(1, 2).transpose(-1, -2)
@@ -135,7 +138,7 @@ def probe(rows, k, index, phases) -> torch.Tensor:
     """Scores of single keys at index [KV, NB, P, C]."""
     keys = gather_rows(k, index.clamp(max=k.shape[1] - 1), 1).squeeze(-2)  # [KV, NB, P, C, D]
     if phases is not None:
-        keys = split_pairs(rotate(keys, phases))
+        keys = rotate(keys, phases)
     return product_max(rows, keys)
 
 
@@ -143,7 +146,7 @@ def rest_scores(rows, k, first, limit, length: int, phases) -> torch.Tensor:
     """Best score among the `length` keys from `first` [KV, NB, P, C] on."""
     keys = gather_rows(k, first, length)  # [KV, NB, P, C, length, D]
     if phases is not None:
-        keys = split_pairs(rotate(keys, phases[:, None]))
+        keys = rotate(keys, phases[:, None])
     scores = product_max(rows, keys.flatten(3, 4)).unflatten(-1, (-1, length))
     past = first[..., None] + torch.arange(length, device=k.device) >= limit[..., None]
     return scores.masked_fill(past, NEVER).amax(-1)
