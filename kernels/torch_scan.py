@@ -87,7 +87,7 @@ def shared_probes(pickers: Pickers, k, plan, stage, first_key: int, count: int, 
 
     Returns a list over rounds of [KV, NB, P, 2^(round+1), C], halves in ascending order.
     """
-    kv, dim = k.shape[0], k.shape[2]
+    kv = k.shape[0]
     blocks, heads = pickers.left.shape[1:3]
     levels = []
     for depth in range(rounds):
@@ -95,7 +95,8 @@ def shared_probes(pickers: Pickers, k, plan, stage, first_key: int, count: int, 
         offset = half // 2 if plan.probe == "middle" else 0
         index = torch.arange(count, device=k.device) * stage.chunk_len + first_key + offset
         index = index + torch.arange(2 << depth, device=k.device)[:, None] * half  # [2^(depth+1), C]
-        keys = k.index_select(1, index.flatten().clamp_(max=k.shape[1] - 1)).view(kv, 2 << depth, count, dim)
+        # head by head: selecting from a view of a longer buffer would copy all of it
+        keys = gather_rows(k, index.clamp_(max=k.shape[1] - 1).expand(kv, -1, -1), 1).squeeze(-2)  # [KV, 2^(depth+1), C, D]
         if pickers.slots:
             phases = rope.table(slot + count)[slot:]
             keys = rotate(keys, phases)
