@@ -59,7 +59,7 @@ class AttentionRuntime:
         self.reset_states()
 
     def reset_states(self) -> None:
-        """Forget what layers keep between decode steps; needed after tokens were cut off."""
+        """Forget what layers keep between calls; needed after tokens were cut off."""
         self.states = [self.backend.new_state() for _ in range(self.store.shape.layers)]
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ class AttentionRuntime:
         self.store.append(layer, self.backend.keys_to_store(k, held), v)
         keys, values = self.store.view(layer)
         if self.decode_step is None:
-            return self.backend.prefill(layer, q, keys, values)
+            return self.backend.prefill(layer, q, keys, values, self.states[layer])
         plan, layers = self.backend.plan, self.store.shape.layers
         stage = plan.refresh_stage(self.decode_step, layer, layers)
         return self.backend.decode(layer, q, keys, values, self.states[layer], stage)

@@ -67,7 +67,7 @@ def prefill_ms(backend: Backend, model: LoadedModel, layer: int, keys, values) -
     total = keys.shape[1] // rows * rows
     q = torch.randn(model.heads, rows, model.head_dim, dtype=keys.dtype, device=keys.device)
     seen = keys[:, :total], values[:, :total]
-    return 1e3 * min(timed(lambda: backend.prefill(layer, q, *seen), keys.device) for _ in range(2))
+    return 1e3 * min(timed(lambda: backend.prefill(layer, q, *seen, backend.new_state()), keys.device) for _ in range(2))
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:

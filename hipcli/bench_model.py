@@ -118,7 +118,7 @@ def fill(engine: Engine, tokens: int) -> None:
     shape = engine.model.store_shape
     missing = tokens - engine.store.length
     if missing <= 0:
-        engine.store.truncate(tokens)
+        engine._cut(tokens)
         return
     noise = torch.randn(shape.kv_heads, missing, shape.head_dim, dtype=shape.dtype, device=shape.device)
     for layer in range(shape.layers):

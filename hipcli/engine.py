@@ -85,10 +85,15 @@ class Engine:
                 self._hidden = self._forward(ids[start:stop], held + start)
             except BaseException:
                 # layers that ran hold the chunk and the others do not
-                self.store.truncate(held + start)
+                self._cut(held + start)
                 raise
             start = stop
             yield start
+
+    def _cut(self, tokens: int) -> None:
+        """Keep the first `tokens` tokens and nothing that was worked out from later ones."""
+        self.store.truncate(tokens)
+        self.runtime.reset_states()
 
     @torch.inference_mode()
     def _forward(self, ids: Sequence[int], start: int) -> torch.Tensor:
@@ -131,8 +136,7 @@ class Engine:
             yield from self._decode(self._hidden, max_tokens, sampler, stop_ids)
         finally:
             self.runtime.decode_step = None
-            self.runtime.reset_states()
-            self.store.truncate(prefix)
+            self._cut(prefix)
 
     def _decode(self, hidden, max_tokens: int, sampler: Sampler, stop_ids: frozenset[int]) -> Iterator[int]:
         for step in range(max_tokens):

@@ -10,6 +10,7 @@ from hipcli.kernels import reference, torch_decode, torch_prefill
 from hipcli.kernels.rope import Rope, rotate
 from hipcli.kernels.stages import PrunePlan
 from hipcli.kernels.torch_attend import dense_decode, dense_prefill
+from hipcli.kernels.torch_state import LayerState
 
 
 class Backend(ABC):
@@ -26,10 +27,10 @@ class Backend(ABC):
 
     @abstractmethod
     def new_state(self) -> object:
-        """What one layer keeps between decode steps."""
+        """What one layer keeps between calls; needed anew after tokens were cut off."""
 
     @abstractmethod
-    def prefill(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def prefill(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: object) -> torch.Tensor:
         """Many queries; returns [H, Q, D] in q's dtype."""
 
     @abstractmethod
@@ -42,15 +43,15 @@ class TorchBackend(Backend):
 
     name = "torch"
 
-    def new_state(self) -> torch_decode.DecodeState:
-        return torch_decode.DecodeState()
+    def new_state(self) -> LayerState:
+        return LayerState()
 
-    def prefill(self, layer, q, k, v):
+    def prefill(self, layer, q, k, v, state):
         start = k.shape[1] - q.shape[1]
-        return torch_prefill.prefill(q, k, v, start, self.plan, layer, self.rope, self.dense_below)
+        return torch_prefill.prefill(q, k, v, start, self.plan, layer, self.rope, self.dense_below, state)
 
     def decode(self, layer, q, k, v, state, from_stage):
-        return torch_decode.decode(q, k, v, k.shape[1] - 1, self.plan, layer, self.rope, state, from_stage, self.dense_below)
+        return torch_decode.decode(q, k, v, self.plan, layer, self.rope, state, from_stage, self.dense_below)
 
 
 class ReferenceBackend(Backend):
@@ -61,7 +62,7 @@ class ReferenceBackend(Backend):
     def new_state(self) -> reference.RefDecodeState:
         return reference.RefDecodeState()
 
-    def prefill(self, layer, q, k, v):
+    def prefill(self, layer, q, k, v, state):
         start = k.shape[1] - q.shape[1]
         return reference.prefill_ref(q, k, v, start, self.plan, layer, self.rope, self.dense_below).to(q.dtype)
 
@@ -82,9 +83,9 @@ class DenseBackend(Backend):
     def new_state(self) -> None:
         return None
 
-    def prefill(self, layer, q, k, v):
+    def prefill(self, layer, q, k, v, state):
         total = k.shape[1]
-        return dense_prefill(rotate(q, self.rope.table(total)[total - q.shape[1] :]), k, v, lambda keys, first: keys)
+        return dense_prefill(rotate(q, self.rope.table(total)[total - q.shape[1] :]), k, v)
 
     def decode(self, layer, q, k, v, state, from_stage):
         return dense_decode(rotate(q, self.rope.one(k.shape[1] - 1)), k, v)

@@ -6,9 +6,6 @@ import math
 
 import torch
 
-KEY_TILE = 8192  # keys per pass of dense attention: bounds the rotated copy, whatever T
-
-
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, causal: bool = False):
     """Attention of q over k and v.
 
@@ -43,21 +40,18 @@ def expand_group(x: torch.Tensor, group: int) -> torch.Tensor:
     return x[:, None].expand(kv, group, n, d).reshape(1, kv * group, n, d) if group > 1 else x[None]
 
 
-def dense_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, turn_keys) -> torch.Tensor:
-    """Causal attention of the last Q positions over all T keys, in tiles of keys.
+def dense_prefill(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention of the last Q positions over all T keys.
 
-    q: [H, Q, D] already rotated to true positions; k, v: [KV, T, D]; turn_keys(k, first) rotates k[:, :] that begins
-    at position `first`. Returns [H, Q, D].
+    q: [H, Q, D]; k, v: [KV, T, D]; q and k rotated to true positions. Returns [H, Q, D].
     """
     heads, rows, dim = q.shape
-    kv, total = k.shape[0], k.shape[1]
-    start = total - rows
-    own = expand_group(turn_keys(k[:, start:], start), heads // kv)
-    done = attend(q[None], own, expand_group(v[:, start:], heads // kv), causal=True)
-    packed = q.reshape(1, kv, heads // kv * rows, dim)
-    for first in range(0, start, KEY_TILE):
-        tile = slice(first, min(first + KEY_TILE, start))
-        o, lse = attend(packed, turn_keys(k[:, tile], first)[None], v[None, :, tile])
+    kv, start = k.shape[0], k.shape[1] - rows
+    own = expand_group(k[:, start:], heads // kv), expand_group(v[:, start:], heads // kv)
+    done = attend(q[None], *own, causal=True)
+    if start:
+        # the heads of a group read the same keys: as rows of one product they read them once
+        o, lse = attend(q.reshape(1, kv, -1, dim), k[None, :, :start], v[None, :, :start])
         done = merge(done, (o.reshape(1, heads, rows, dim), lse.reshape(1, heads, rows)))
     return done[0][0]
 

@@ -13,45 +13,43 @@ from hipcli.kernels.torch_attend import dense_decode
 from hipcli.kernels.torch_prefill import far_starts
 from hipcli.kernels.torch_prune import Selection, prune
 from hipcli.kernels.torch_scan import gather_rows
+from hipcli.kernels.torch_state import LayerState
 
 
 class Span:
     """Keys and values of one layer laid out for decoding: far part (sinks and kept), then near part, which grows.
 
-    keys: [KV, capacity, D] rotated to span positions; values likewise un-rotated; far keys may be padded per head,
-    `shift` [KV] is how many padded slots lie before the near part, so that positions stay gapless.
+    keys: [KV, capacity, D] rotated to span positions; values likewise un-rotated; phases: [KV, room, D/2] of the slots
+    still free, where padding of the far part, masked out, leaves no gap in the positions. next_position: of the next token.
     """
 
-    def __init__(self, keys, values, used: int, first: int, shift: torch.Tensor, mask: torch.Tensor | None) -> None:
-        self.keys, self.values, self.used, self.first = keys, values, used, first
-        self.shift, self.mask = shift, mask
+    def __init__(self, keys, values, phases, next_position: int, mask: torch.Tensor | None) -> None:
+        self.keys, self.values, self.phases, self.mask = keys, values, phases, mask
+        self.next_position, self.free = next_position, phases.shape[1]
+
+    @property
+    def used(self) -> int:
+        return self.keys.shape[1] - self.free
 
     def holds(self, position: int) -> bool:
         """Whether the next token is the one at `position` and there is room for it."""
-        return self.first + self.used == position and self.used < self.keys.shape[1]
+        return self.next_position == position and self.free > 0
 
-    def append(self, key: torch.Tensor, value: torch.Tensor, rope: Rope) -> torch.Tensor:
+    def append(self, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Add the newest token, key and value [KV, 1, D]; returns its phases [KV, 1, D/2] for the query."""
-        phases = rope.at(self.used - self.shift)[:, None]
-        self.keys[:, self.used : self.used + 1] = rotate(key, phases)
-        self.values[:, self.used : self.used + 1] = value
-        self.used += 1
+        at = self.phases.shape[1] - self.free
+        phases, used = self.phases[:, at : at + 1], self.used
+        self.keys[:, used : used + 1] = rotate(key, phases)
+        self.values[:, used : used + 1] = value
+        self.free, self.next_position = self.free - 1, self.next_position + 1
         return phases
 
     def attend(self, q: torch.Tensor, phases: torch.Tensor) -> torch.Tensor:
         """q: [H, 1, D] un-rotated, phases of its position [KV, 1, D/2]. Returns [H, 1, D]."""
-        kv = self.keys.shape[0]
-        turned = rotate(q.view(kv, -1, q.shape[-1]), phases).view(q.shape)
-        mask = None if self.mask is None else self.mask[:, :, :, : self.used]
-        return dense_decode(turned, self.keys[:, : self.used], self.values[:, : self.used], mask)
-
-
-class DecodeState:
-    """What one layer keeps between steps."""
-
-    def __init__(self) -> None:
-        self.selection: Selection | None = None
-        self.span: Span | None = None
+        used = self.used
+        turned = rotate(q.view(self.keys.shape[0], -1, q.shape[-1]), phases).view(q.shape)
+        mask = None if self.mask is None else self.mask[:, :, :, :used]
+        return dense_decode(turned, self.keys[:, :used], self.values[:, :used], mask)
 
 
 def open_span(k, v, far_keys, far_values, seen, near_first: int, room: int, rope: Rope) -> Span:
@@ -63,24 +61,17 @@ def open_span(k, v, far_keys, far_values, seen, near_first: int, room: int, rope
     far, near = far_keys.shape[1], total - 1 - near_first
     keys = torch.empty(kv, far + near + room, dim, dtype=k.dtype, device=k.device)
     values = torch.empty_like(keys)
+    # positions of near and free slots: right after the last far key that is not padding
+    at = torch.arange(near + room, device=k.device) + seen.sum(-1, keepdim=True)
+    phases = rope.at(at)
     keys[:, :far], values[:, :far] = far_keys, far_values
-    shift = (~seen).sum(-1)
-    at = torch.arange(far, far + near, device=k.device) - shift[:, None]  # [KV, near]
-    keys[:, far : far + near] = rotate(k[:, near_first : total - 1], rope.at(at))
+    keys[:, far : far + near] = rotate(k[:, near_first : total - 1], phases[:, :near])
     values[:, far : far + near] = v[:, near_first : total - 1]
     mask = None
     if not bool(seen.all()):
         mask = torch.zeros(1, kv, 1, keys.shape[1], dtype=k.dtype, device=k.device)
         mask[0, :, 0, :far].masked_fill_(~seen, float("-inf"))
-    # `first` is chosen so that first + used is the position of the next token
-    return Span(keys, values, far + near, total - 1 - far - near, shift, mask)
-
-
-def dense_span(k, v, room: int, rope: Rope) -> Span:
-    """All keys but the newest, at true positions."""
-    none = k[:, :0]
-    seen = torch.ones(k.shape[0], 0, dtype=torch.bool, device=k.device)
-    return open_span(k, v, none, none, seen, 0, room, rope)
+    return Span(keys, values, phases[:, near:], total - 1, mask)
 
 
 def sparse_span(k, v, selection: Selection, plan: PrunePlan, room: int, rope: Rope) -> Span:
@@ -94,25 +85,25 @@ def sparse_span(k, v, selection: Selection, plan: PrunePlan, room: int, rope: Ro
     return open_span(k, v, far_keys, far_values, seen, max(0, stop), room, rope)
 
 
-def decode(q, k, v, position: int, plan: PrunePlan, layer: int, rope: Rope, state: DecodeState, from_stage: int | None, dense_below: int) -> torch.Tensor:
-    """One query at `position`; stages from `from_stage` on are run again, None reuses the list.
+def decode(q, k, v, plan: PrunePlan, layer: int, rope: Rope, state: LayerState, from_stage: int | None, dense_below: int) -> torch.Tensor:
+    """One query at the last position; stages from `from_stage` on are run again, None reuses the list.
 
-    q: [H, 1, D]; k, v: [KV, position + 1, D], all un-rotated. Returns [H, 1, D]. A reused list is dropped when the
-    next token is not the one it expects (the sequence was cut back).
+    q: [H, 1, D]; k, v: [KV, T, D], all un-rotated. Returns [H, 1, D]. A list is made anew when there is none, or when
+    the next token is not the one its span expects.
     """
-    room = plan.stages[0].refresh
+    position = k.shape[1] - 1
     if position < max(dense_below, plan.window_tokens):
-        state.selection = None
-        if state.span is None or not state.span.holds(position):
-            state.span = dense_span(k, v, room, rope)
-    else:
-        refresh(q, k, v, position, plan, layer, rope, state, from_stage)
-    phases = state.span.append(k[:, position:], v[:, position:], rope)
+        state.selection = state.span = None
+        return dense_decode(rotate(q, rope.one(position)), state.turned_keys(k, rope), v)
+    state.turned = None
+    refresh(q, k, v, plan, layer, rope, state, from_stage)
+    phases = state.span.append(k[:, position:], v[:, position:])
     return state.span.attend(q, phases)
 
 
-def refresh(q, k, v, position: int, plan: PrunePlan, layer: int, rope: Rope, state: DecodeState, from_stage: int | None) -> None:
-    """Bring state.span up to date for a sparse step at `position`."""
+def refresh(q, k, v, plan: PrunePlan, layer: int, rope: Rope, state: LayerState, from_stage: int | None) -> None:
+    """Bring state.span up to date for a sparse step at the last position."""
+    position = k.shape[1] - 1
     if state.selection is None or not state.span.holds(position):
         from_stage = 0
     if from_stage is None:

@@ -14,32 +14,30 @@ from hipcli.kernels.stages import PrunePlan
 from hipcli.kernels.torch_attend import attend, dense_prefill, merge
 from hipcli.kernels.torch_prune import Selection, prune
 from hipcli.kernels.torch_scan import gather_rows
+from hipcli.kernels.torch_state import LayerState
 
 GROUP_BYTES = 24 << 20  # keys and values gathered at a time, which sets the blocks in a group
 
 
-def prefill(q, k, v, start: int, plan: PrunePlan, layer: int, rope: Rope, dense_below: int) -> torch.Tensor:
+def prefill(q, k, v, start: int, plan: PrunePlan, layer: int, rope: Rope, dense_below: int, state: LayerState) -> torch.Tensor:
     """Queries start .. start+Q-1 over keys 0 .. start+Q-1.
 
-    q: [H, Q, D]; k, v: [KV, T, D] with T = start + Q, all un-rotated. Returns [H, Q, D] in q's dtype.
+    q: [H, Q, D]; k, v: [KV, T, D] with T = start + Q, all un-rotated; state: the layer's. Returns [H, Q, D] in q's dtype.
     """
     rows = q.shape[1]
     edge = dense_stop(start, start + rows, plan.block_len, dense_below, plan.window_tokens)
     parts = []
     if edge > start:
-        parts.append(dense_part(q[:, : edge - start], k[:, :edge], v[:, :edge], start, rope))
+        turned = rotate(q[:, : edge - start], rope.table(edge)[start:])
+        parts.append(dense_prefill(turned, state.turned_keys(k[:, :edge], rope), v[:, :edge]))
+    if edge < start + rows:
+        # what follows is sparse: the rotated copy has done its work
+        state.turned = None
     for run in split_blocks(edge, start + rows, plan.block_len):
         for group in split_run(run, k, plan, layer):
             rows_of = q[:, group.first - start : group.stop - start]
             parts.append(sparse_part(rows_of, k, v, group, plan, layer, rope))
     return torch.cat(parts, dim=1)
-
-
-def dense_part(q, k, v, start: int, rope: Rope) -> torch.Tensor:
-    """Dense attention of un-rotated q over un-rotated k."""
-    table = rope.table(k.shape[1])
-    turned = rotate(q, table[start : start + q.shape[1]])
-    return dense_prefill(turned, k, v, lambda keys, first: rotate(keys, table[first : first + keys.shape[1]]))
 
 
 def split_run(run: Blocks, k: torch.Tensor, plan: PrunePlan, layer: int) -> list[Blocks]:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from hipcli.backends import build_backend, without_control
-from hipcli.bpe import FastEncoder, build_fast_encoder, split_pattern
-from hipcli.pieces import BYTE_LEVEL_CUT, cut_rule, split_pieces
-from hipcli.probe import PROBE
+from hipcli.tokens.spec import build_backend, without_control
+from hipcli.tokens.bpe import FastEncoder, build_fast_encoder, split_pattern
+from hipcli.tokens.pieces import BYTE_LEVEL_CUT, cut_rule, split_pieces
+from hipcli.tokens.probe import PROBE
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -154,7 +154,7 @@ def test_a_million_spaces_are_left_to_the_tokenizer(built):
 
 def test_a_panic_is_caught_and_an_interrupt_is_not(built, monkeypatch):
     _, _, fast = built["gpt2"]
-    monkeypatch.setattr("hipcli.bpe.LONG_SPACE", re.compile("never"))
+    monkeypatch.setattr("hipcli.tokens.bpe.LONG_SPACE", re.compile("never"))
     assert fast.encode("a" + " " * 1_200_000 + "b") is None
 
     class Interrupted:
@@ -195,7 +195,7 @@ def test_no_fast_path_where_ids_could_differ(built):
 
 def test_a_wrong_pattern_is_found_out(built, monkeypatch):
     spec, reference, _ = built["digits"]
-    monkeypatch.setattr("hipcli.bpe.split_pattern", lambda node: r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+")
+    monkeypatch.setattr("hipcli.tokens.bpe.split_pattern", lambda node: r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+")
     assert build_fast_encoder(spec, reference) is None
 
 

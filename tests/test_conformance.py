@@ -40,6 +40,7 @@ class Rig:
         self.backend = BACKENDS[backend](plan, ROPE, dense_below)
         self.store = STORES[store](StoreShape(layer + 1, KV, D, dtype))
         self.layer = layer
+        self.state = self.backend.new_state()
         self.q = torch.randn(KV * G, total, D).to(dtype)
         self.k, self.v = torch.randn(KV, total, D).to(dtype), torch.randn(KV, total, D).to(dtype)
 
@@ -49,7 +50,7 @@ class Rig:
         return self.store.view(self.layer)
 
     def prefill(self, start, stop):
-        return self.backend.prefill(self.layer, self.q[:, start:stop], *self.append(start, stop))
+        return self.backend.prefill(self.layer, self.q[:, start:stop], *self.append(start, stop), self.state)
 
     def decode(self, position, state, from_stage):
         keys, values = self.append(position, position + 1)
@@ -170,7 +171,7 @@ def test_low_precision_stays_within_twice_the_rounding_of_plain_torch(store):
 
 def test_slices_and_groups_of_any_size_give_the_same(store, monkeypatch):
     """Memory limits decide how the work is cut, never what comes out."""
-    from hipcli.kernels import torch_attend, torch_prefill, torch_scan
+    from hipcli.kernels import torch_prefill, torch_scan
 
     rig = Rig("torch", store, make_plan(), 1, 300)
     wide = rig.prefill(0, 300)
@@ -178,5 +179,4 @@ def test_slices_and_groups_of_any_size_give_the_same(store, monkeypatch):
     again.q, again.k, again.v = rig.q, rig.k, rig.v
     monkeypatch.setattr(torch_scan, "SLICE_BYTES", 1)
     monkeypatch.setattr(torch_prefill, "GROUP_BYTES", 1)
-    monkeypatch.setattr(torch_attend, "KEY_TILE", 16)
     torch.testing.assert_close(again.prefill(0, 300), wide, rtol=1e-5, atol=1e-5)

@@ -9,11 +9,11 @@ import torch
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config, Qwen3Config
 
-from hipcli import gguf_convert
+from hipcli.models import gguf_convert
 from hipcli.errors import ModelError
-from hipcli.gguf_convert import convert_gguf
-from hipcli.gguf_tokenizer import write_tokenizer
-from hipcli.progress import NoProgress
+from hipcli.models.gguf_convert import convert_gguf
+from hipcli.models.gguf_tokenizer import write_tokenizer
+from hipcli.models.progress import NoProgress
 
 FAMILIES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 NAMES = {

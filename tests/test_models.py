@@ -17,10 +17,10 @@ import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
 from hipcli.errors import DiskError, ModelError
-from hipcli.model_store import locked, require_space
+from hipcli.models.store import locked, require_space
 from hipcli.models import list_models, obtain_model, obtain_wheel_model, remove_model, verify_model
-from hipcli.progress import NoProgress
-from hipcli.wheel_fetch import WheelModel
+from hipcli.models.progress import NoProgress
+from hipcli.models.wheel import WheelModel
 
 SHAPES = {
     "attn_norm": (8,),

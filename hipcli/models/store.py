@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.errors import DiskError, HipError, ModelError
-from hipcli.progress import ProgressSink, phase
+from hipcli.models.progress import ProgressSink, phase
 
 FORMAT = 1  # raised when the same source would be converted differently, so that old results are made anew
 MANIFEST = "hip.json"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hipcli.probe import PROBE
+from hipcli.tokens.probe import PROBE
 
 if TYPE_CHECKING:
     import tokenizers

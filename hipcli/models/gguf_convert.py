@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hipcli.errors import ModelError
-from hipcli.gguf_config import check_tensors, config_of, hf_name, rotary_factors_name
-from hipcli.gguf_tokenizer import stop_ids, write_tokenizer
-from hipcli.model_store import require_space
-from hipcli.progress import ProgressSink, phase
+from hipcli.models.gguf_config import check_tensors, config_of, hf_name, rotary_factors_name
+from hipcli.models.gguf_tokenizer import stop_ids, write_tokenizer
+from hipcli.models.store import require_space
+from hipcli.models.progress import ProgressSink, phase
 
 if TYPE_CHECKING:
     import numpy as np

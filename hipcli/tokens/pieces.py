@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hipcli.bpe import is_byte_level, open_steps
-from hipcli.probe import PROBE
+from hipcli.tokens.bpe import is_byte_level, open_steps
+from hipcli.tokens.probe import PROBE
 
 PIECE_CHARS = 1 << 16
 

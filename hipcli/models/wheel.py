@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.errors import DiskError, ModelError
-from hipcli.progress import ProgressSink, phase
+from hipcli.models.progress import ProgressSink, phase
 
 PYPI = "https://pypi.org/simple/"
 _POLL_SECONDS = 0.1

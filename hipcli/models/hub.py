@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.errors import DiskError, ModelError
-from hipcli.model_dir import check_directory
-from hipcli.model_store import FULL
-from hipcli.progress import ProgressSink, phase
+from hipcli.models.directory import check_directory
+from hipcli.models.store import FULL
+from hipcli.models.progress import ProgressSink, phase
 
 _WANTED = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja"]
 # subfolders hold other formats; consolidated.* repeats the weights in another layout
