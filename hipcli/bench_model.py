@@ -38,6 +38,7 @@ def model_row(model: LoadedModel, context: int, mode: str, preset: str, deadline
     if not whole and sampled_seconds > left:
         raise DoesNotFit(f"sampling it takes about {sampled_seconds / 60:.0f} min and {max(0, left) / 60:.1f} are left; give --minutes more")
     try:
+        warm_up(engine)
         watch = MemoryWatch()
         if whole or plan.seconds < left / 4:
             method, seconds = "measured whole", whole_prefill(engine, context, watch)
@@ -74,6 +75,12 @@ def predicted_chunk_seconds(engine: Engine, context: int) -> float:
     keys = context if engine.settings.mode == "dense" else engine._keys_read(context)
     flops = 2 * model.parameters + 12 * model.layers * model.heads * model.head_dim * keys
     return CHUNK_TOKENS * flops / matmul_rate(model.dtype)
+
+
+def warm_up(engine: Engine) -> None:
+    """One chunk that is not counted: the first one also pays for memory and kernels that later ones find ready."""
+    engine._forward(random_ids(engine.model, CHUNK_TOKENS), 0)
+    engine._cut(0)
 
 
 def random_ids(model: LoadedModel, count: int) -> list[int]:

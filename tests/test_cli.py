@@ -14,26 +14,6 @@ import hipcli
 
 HIP = Path(sys.executable).with_name("hip")
 TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. " * 12
-CHAT = "{% for m in messages %}<s>{{ m.role }}\n{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}<s>assistant\n{% endif %}"
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory) -> Path:
-    """A random Llama of two layers with a byte-level tokenizer."""
-    import torch
-    from tokenizers import ByteLevelBPETokenizer
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-    torch.manual_seed(0)
-    LlamaForCausalLM(LlamaConfig(vocab_size=400, max_position_embeddings=4096, **sizes)).save_pretrained(folder)
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator([TEXT], vocab_size=400, special_tokens=["<s>", "</s>"], show_progress=False)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "chat_template": CHAT}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
 
 
 @pytest.fixture
