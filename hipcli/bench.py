@@ -34,10 +34,13 @@ def parse_context(text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
-def run(*, context: Sequence[str], json: bool, model: str | None, minutes: float, whole: bool, preset: str = "auto", out: str | None = None) -> None:
+def run(
+    *, context: Sequence[str], json: bool, model: str | None, minutes: float, whole: bool, preset: str = "auto", out: str | None = None
+) -> None:
     """Measure each context and print its rows. Raises UsageError, ModelError, DiskError."""
     if not minutes > 0:
         raise UsageError(f"--minutes must be above 0, got {minutes}")
+    config.require_preset(preset)
     contexts = sorted({parse_context(text) for text in (context or DEFAULT_CONTEXTS)})
     terminal = Terminal(as_json=json)
     loaded = load(model, terminal)
@@ -117,7 +120,10 @@ def line(row: Row) -> str:
         return f"{row['row']}: not run: {row['skipped']}"
     if row["row"] == "layer":
         pairs = (("decode step", "decode"), ("prefill block", "prefill_block"))
-        parts = [f"{name} {row[f'sparse_{key}_ms']:.2f} ms, dense {row[f'dense_{key}_ms']:.2f} ms ({row[f'{key}_speedup']:.1f}x)" for name, key in pairs]
+        parts = [
+            f"{name} {row[f'sparse_{key}_ms']:.2f} ms, dense {row[f'dense_{key}_ms']:.2f} ms ({row[f'{key}_speedup']:.1f}x)"
+            for name, key in pairs
+        ]
         return f"one layer at {row['context']:,} keys: " + "; ".join(parts)
     shares = ", ".join(f"{name} {share:.0%}" for name, share in row["last_chunk_shares"].items())
     return (

@@ -24,6 +24,7 @@ OPERATIONS = {
     "attention": ("flash_attention", "softmax", "logaddexp"),
     "gather": ("index_select",),
     "scan": ("matmul", "bmm", "amax", "topk", "sort", "gather", "masked_fill", "maximum"),
+    "rotation": ("complex", "mul", "copy"),
 }
 
 
@@ -36,7 +37,9 @@ def model_row(model: LoadedModel, context: int, mode: str, preset: str, deadline
     left = deadline - time.monotonic()
     sampled_seconds = predicted_chunk_seconds(engine, context) * len(sample_starts(engine, context)) / 2
     if not whole and sampled_seconds > left:
-        raise DoesNotFit(f"sampling it takes about {sampled_seconds / 60:.0f} min and {max(0, left) / 60:.1f} are left; give --minutes more")
+        raise DoesNotFit(
+            f"sampling it takes about {sampled_seconds / 60:.0f} min and {max(0, left) / 60:.1f} are left; give --minutes more"
+        )
     try:
         warm_up(engine)
         watch = MemoryWatch()

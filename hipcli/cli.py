@@ -1,24 +1,20 @@
-"""The command line: parses, dispatches, and alone turns faults into messages and exit codes.
+"""The command line: parses and dispatches.
 
 Commands parse into a function that `main` runs, so that no fault passes through the parser's own
 handling. Imports nothing heavy: `hip --help` needs typer and rich only.
 """
 
-import errno
-import os
-import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated, Optional
 
 import typer
 
-from hipcli import __version__, config
-from hipcli.config import Backend, Contexts, Dense, DenseBelow, Encoding, Files, Json, MaxTokens, Model, NoStream, Offline, Preset
-from hipcli.config import Question, Questions, Quiet, Seed, Sources, SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type
-from hipcli.config import Verbose
-from hipcli.console import StdoutClosed, Terminal
-from hipcli.errors import DiskError, DoesNotFit, HipError
+from hipcli import __version__, faults
+from hipcli.config import Backend, Contexts, Dense, DenseBelow, Encoding, Files, Json, MaxTokens, Minutes, Model, NoMarks
+from hipcli.config import NoStream, Offline, Out, Preset, Question, Questions, Quiet, Seed, Sources, SourcesAndQuestion, Spans, Strict
+from hipcli.config import System, Temperature, TopP, Type, Verbose, Whole
+from hipcli.console import Terminal
 from hipcli.models_command import models_app
 
 Work = Callable[[], Optional[int]]
@@ -33,6 +29,7 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 app.add_typer(models_app, name="models")
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -55,11 +52,24 @@ def _ask(
     question: Question = None,
     questions: Questions = None,
     file: Files = None,
-    model: Model = None, max_tokens: MaxTokens = 256, temperature: Temperature = 0.0, top_p: TopP = 1.0, seed: Seed = None,
-    system: System = None, dense: Dense = False, dense_below: DenseBelow = None, preset: Preset = "auto", backend: Backend = "auto",
-    encoding: Encoding = None, type: Type = None,
+    model: Model = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    system: System = None,
+    dense: Dense = False,
+    dense_below: DenseBelow = None,
+    preset: Preset = "auto",
+    backend: Backend = "auto",
+    encoding: Encoding = None,
+    type: Type = None,
     no_stream: NoStream = False,
-    as_json: Json = False, strict: Strict = False, quiet: Quiet = False, verbose: Verbose = False, offline: Offline = False,
+    as_json: Json = False,
+    strict: Strict = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    offline: Offline = False,
 ) -> Work:
     """Answer a question about documents, naming the pages."""
     given = locals()
@@ -84,10 +94,23 @@ def _summarize(
     sources: Sources = None,
     file: Files = None,
     spans: Spans = None,
-    model: Model = None, max_tokens: MaxTokens = 256, temperature: Temperature = 0.0, top_p: TopP = 1.0, seed: Seed = None,
-    system: System = None, dense: Dense = False, dense_below: DenseBelow = None, preset: Preset = "auto", backend: Backend = "auto",
-    encoding: Encoding = None, type: Type = None,
-    as_json: Json = False, strict: Strict = False, quiet: Quiet = False, verbose: Verbose = False, offline: Offline = False,
+    model: Model = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    system: System = None,
+    dense: Dense = False,
+    dense_below: DenseBelow = None,
+    preset: Preset = "auto",
+    backend: Backend = "auto",
+    encoding: Encoding = None,
+    type: Type = None,
+    as_json: Json = False,
+    strict: Strict = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    offline: Offline = False,
 ) -> Work:
     """Summarise documents, showing that every page was covered."""
     given = locals()
@@ -111,7 +134,10 @@ def _inspect(
     preset: Preset = "auto",
     encoding: Encoding = None,
     type: Type = None,
-    as_json: Json = False, strict: Strict = False, quiet: Quiet = False, verbose: Verbose = False,
+    as_json: Json = False,
+    strict: Strict = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> Work:
     """Tell what was read of documents, and whether they fit."""
     given = locals()
@@ -130,7 +156,7 @@ def _inspect(
 def _extract(
     sources: Sources = None,
     file: Files = None,
-    no_marks: Annotated[bool, typer.Option("--no-marks", help="Leave out the lines that name the pages.")] = False,
+    no_marks: NoMarks = False,
     encoding: Encoding = None,
     type: Type = None,
     as_json: Json = False,
@@ -154,10 +180,10 @@ def _extract(
 def _bench(
     context: Contexts = None,
     model: Model = None,
-    minutes: Annotated[float, typer.Option("--minutes", metavar="X", help="Time to spend at most.")] = 5.0,
-    whole: Annotated[bool, typer.Option("--whole", help="Prefill whole contexts, however long, instead of sampling chunks.")] = False,
+    minutes: Minutes = 5.0,
+    whole: Whole = False,
     preset: Preset = "auto",
-    out: Annotated[Optional[str], typer.Option("--out", metavar="FILE", help="Add each row to this file of JSON lines.", show_default=False)] = None,
+    out: Out = None,
     as_json: Json = False,
 ) -> Work:
     """Measure this machine: sparse against dense attention."""
@@ -178,103 +204,16 @@ def _doctor(as_json: Json = False) -> Work:
     return lambda: doctor.doctor(Terminal(as_json=as_json))
 
 
-# signals in the order they came; libraries may replace the exception that a signal raised
-_received: list[int] = []
-
-
 def main() -> None:
     """Run the command line and exit with the code that errors.py and the signals define."""
     arguments = sys.argv[1:]
     as_json = "--json" in arguments[: arguments.index("--")] if "--" in arguments else "--json" in arguments
     try:
-        _prepare()
+        faults.prepare()
         work = typer.main.get_command(app).main(arguments, prog_name="hip", standalone_mode=False)
         code = work() if callable(work) else work
-        if _received:
-            # the parser turns an interruption into a return value
-            raise KeyboardInterrupt
+        # the parser turns an interruption into a return value
+        faults.raise_if_interrupted()
     except BaseException as fault:
-        code = _report(fault, as_json)
-    sys.exit(_flush(int(code or 0)))
-
-
-def _prepare() -> None:
-    """Make the streams accept every character, and signals end the work where it stands."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.reconfigure(errors="backslashreplace")
-    if not config.debug():
-        import warnings
-
-        warnings.simplefilter("ignore")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # a shell's background job ignores SIGINT on purpose
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _on_signal)
-
-
-def _on_signal(number: int, frame: object) -> None:
-    _received.append(number)
-    # the second one ends the process at once
-    signal.signal(number, signal.SIG_DFL)
-    raise KeyboardInterrupt
-
-
-def _report(fault: BaseException, as_json: bool) -> int:
-    """Print a fault as what, why and what next; returns its exit code."""
-    if isinstance(fault, StdoutClosed) or isinstance(fault.__context__, BrokenPipeError):
-        # the parser meets a closed pipe when it prints help, and exits
-        return 0
-    if isinstance(fault, SystemExit):
-        return fault.code if isinstance(fault.code, int) else 1
-    if config.debug():
-        import traceback
-
-        traceback.print_exception(fault)
-    if _received or isinstance(fault, KeyboardInterrupt):
-        number = _received[0] if _received else signal.SIGINT
-        _print_fault("Interrupted" if number == signal.SIGINT else "Terminated", None, 128 + number, as_json, prefix="")
-        return 128 + number
-    if hasattr(fault, "format_message") and hasattr(fault, "exit_code"):
-        # the parser's own complaint, whose class is not public
-        if not as_json:
-            fault.show()
-        else:
-            _print_fault(fault.format_message(), "see hip --help", fault.exit_code, as_json)
-        return fault.exit_code
-    known = fault if isinstance(fault, HipError) else _recognise(fault)
-    _print_fault(known.message, known.hint, known.exit_code, as_json)
-    return known.exit_code
-
-
-def _recognise(fault: BaseException) -> HipError:
-    """The HipError that a foreign exception amounts to."""
-    text = " ".join(str(fault).split())[:300]
-    starved = ("out of memory", "can't allocate memory", "not enough memory")
-    if isinstance(fault, MemoryError) or any(words in text.lower() for words in starved):
-        hint = "a smaller document or model; hip inspect shows the need"
-        return DoesNotFit("there is not enough memory for this document with this model", hint)
-    if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        hint = "free some space, or point HIP_DATA_DIR elsewhere"
-        return DiskError(f"cannot write {fault.filename or 'to disk'}: {fault.strerror}", hint)
-    return HipError(f"unexpected error: {type(fault).__name__}: {text}; run again with HIP_DEBUG=1 for the traceback")
-
-
-def _print_fault(message: str, hint: str | None, code: int, as_json: bool, prefix: str = "hip: ") -> None:
-    if as_json:
-        import json
-
-        lines = json.dumps({"error": {"code": code, "message": message, "hint": hint}}, ensure_ascii=False)
-    else:
-        lines = prefix + message + (f"\n  try: {hint}" if hint else "")
-    Terminal().error(lines)
-
-
-def _flush(code: int) -> int:
-    """Flush stdout; a reader that has gone is no fault, and the interpreter must not complain of it at its end."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return code
+        code = faults.report(fault, as_json)
+    sys.exit(faults.flush(int(code or 0)))

@@ -76,14 +76,10 @@ def _argument(metavar: str, help: str) -> Any:
 
 
 Sources = Annotated[Optional[list[str]], _argument("SRC...", "Documents, read in order as one; - is standard input.")]
-SourcesAndQuestion = Annotated[
-    Optional[list[str]], _argument("SRC... QUESTION", "Documents, then the question; - is standard input.")
-]
+SourcesAndQuestion = Annotated[Optional[list[str]], _argument("SRC... QUESTION", "Documents, then the question; - is standard input.")]
 Spec = Annotated[Optional[str], _argument("MODEL", "A name, a model directory, a GGUF file or a hub id.")]
 Files = Annotated[Optional[list[str]], _option("--file", "-f", metavar="SRC", help="A document; may be repeated.")]
-Question = Annotated[
-    Optional[str], _option("--question", "-q", metavar="TEXT", help="The question; every argument is then a document.")
-]
+Question = Annotated[Optional[str], _option("--question", "-q", metavar="TEXT", help="The question; every argument is then a document.")]
 Questions = Annotated[
     Optional[str], _option("--questions", metavar="FILE", help='Many questions: one a line, or JSON lines with "question".')
 ]
@@ -107,3 +103,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit with 6 when pages c
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell more on the way.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
+NoMarks = Annotated[bool, typer.Option("--no-marks", help="Leave out the lines that name the pages.")]
+Minutes = Annotated[float, typer.Option("--minutes", metavar="X", help="Time to spend at most.")]
+Whole = Annotated[bool, typer.Option("--whole", help="Prefill whole contexts, however long, instead of sampling chunks.")]
+Out = Annotated[Optional[str], _option("--out", metavar="FILE", help="Add each row to this file of JSON lines.")]

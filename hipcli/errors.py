@@ -8,7 +8,7 @@
     ├── IncompleteError   6  finished, but pages were missing and --strict was given
     └── DiskError         7  a write failed where it mattered
 
-Library code raises these; `cli.py` alone prints them and sets the exit code.
+Library code raises these; `faults.py` alone prints them and sets the exit code.
 """
 
 from __future__ import annotations

@@ -118,7 +118,9 @@ class RefSelection:
     kept: list[torch.Tensor] = field(default_factory=list)
 
 
-def prune_ref(q, k, first: int, stop: int, plan: PrunePlan, layer: int, rope: Rope, after: RefSelection | None = None, from_stage: int = 0) -> RefSelection:
+def prune_ref(
+    q, k, first: int, stop: int, plan: PrunePlan, layer: int, rope: Rope, after: RefSelection | None = None, from_stage: int = 0
+) -> RefSelection:
     """Select the middle keys of one block whose first query is at `first`; the middle is [S, stop).
 
     q: [H, Q, D] of the block. With `after`, stages before from_stage are taken from it (decode, section 3.2).
@@ -184,7 +186,9 @@ class RefDecodeState:
     selection: RefSelection | None = None
 
 
-def decode_ref(q, k, v, position: int, plan: PrunePlan, layer: int, rope: Rope, state: RefDecodeState, from_stage: int | None, dense_below: int = 0):
+def decode_ref(
+    q, k, v, position: int, plan: PrunePlan, layer: int, rope: Rope, state: RefDecodeState, from_stage: int | None, dense_below: int = 0
+):
     """One query at `position`; stages from `from_stage` on are run again, None reuses the list. Returns [H, 1, D].
 
     The window starts where it started at the last full refresh, so no key is lost between two refreshes.

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, causal: bool = False):
     """Attention of q over k and v.
 

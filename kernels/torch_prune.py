@@ -51,7 +51,17 @@ def first_starts(stop: torch.Tensor, heads: int, plan: PrunePlan) -> torch.Tenso
     return starts.expand(heads, stop.numel(), -1)
 
 
-def prune(q, k, first: torch.Tensor, stop: torch.Tensor, plan: PrunePlan, layer: int, rope: Rope, after: Selection | None = None, from_stage: int = 0) -> Selection:
+def prune(
+    q,
+    k,
+    first: torch.Tensor,
+    stop: torch.Tensor,
+    plan: PrunePlan,
+    layer: int,
+    rope: Rope,
+    after: Selection | None = None,
+    from_stage: int = 0,
+) -> Selection:
     """Select the middle keys of a group of blocks.
 
     q: [KV, NB, G, BQ, D] un-rotated; k: [KV, T, D]; first, stop: [NB] int64. With `after`, the candidates of stage

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from hipcli.kernels.rope import Rope, rotate, split_pairs
-from hipcli.kernels.stages import PrunePlan, PruneStage
+from hipcli.kernels.stages import PrunePlan
 
 NEVER = float("-inf")
 SHARED_ROUNDS = 3  # rounds whose probes are the same keys for every query, scored for all blocks in one product

@@ -32,11 +32,19 @@ ITEM = re.compile(r"(-|\d+\.) +(.*)")
 RULE = re.compile(r"\|( *:?-+:? *\|)+")
 INK = HexColor("#22303c")
 ALL = ((0, 0), (-1, -1))
-GRID = [("LINEABOVE", (0, 0), (-1, 0), 0.8, INK), ("LINEBELOW", (0, 0), (-1, 0), 0.4, INK),
-        ("LINEBELOW", (0, -1), (-1, -1), 0.8, INK), ("VALIGN", *ALL, "TOP"), ("LEFTPADDING", *ALL, CELL_PADDING),
-        ("RIGHTPADDING", *ALL, CELL_PADDING), ("TOPPADDING", *ALL, 2), ("BOTTOMPADDING", *ALL, 2.5)]
-BODY = ParagraphStyle("body", fontName="Times-Roman", fontSize=10.5, leading=14.5, spaceAfter=6, alignment=TA_JUSTIFY,
-                      allowWidows=0, allowOrphans=0)
+GRID = [
+    ("LINEABOVE", (0, 0), (-1, 0), 0.8, INK),
+    ("LINEBELOW", (0, 0), (-1, 0), 0.4, INK),
+    ("LINEBELOW", (0, -1), (-1, -1), 0.8, INK),
+    ("VALIGN", *ALL, "TOP"),
+    ("LEFTPADDING", *ALL, CELL_PADDING),
+    ("RIGHTPADDING", *ALL, CELL_PADDING),
+    ("TOPPADDING", *ALL, 2),
+    ("BOTTOMPADDING", *ALL, 2.5),
+]
+BODY = ParagraphStyle(
+    "body", fontName="Times-Roman", fontSize=10.5, leading=14.5, spaceAfter=6, alignment=TA_JUSTIFY, allowWidows=0, allowOrphans=0
+)
 CELL = ParagraphStyle("cell", BODY, fontSize=9.5, leading=12, spaceAfter=0, alignment=TA_LEFT)
 TOP = ParagraphStyle("top", CELL, fontName="Times-Bold")
 LABEL = ParagraphStyle("label", CELL, alignment=TA_RIGHT)
@@ -128,8 +136,9 @@ class Book(BaseDocTemplate):
     """The page layout: a foot with the printed label, page labels and bookmarks."""
 
     def __init__(self, target: str | BytesIO, title: str) -> None:
-        super().__init__(target, pagesize=A5, invariant=1, lang="en-GB", title=title, author="hip samples", subject="",
-                         creator="samples/build.py")
+        super().__init__(
+            target, pagesize=A5, invariant=1, lang="en-GB", title=title, author="hip samples", subject="", creator="samples/build.py"
+        )
         self.first_body_page: int | None = None
         self.labels: dict[str, str] = {}
         frame = Frame(MARGIN, MARGIN + 4 * mm, WIDTH, A5[1] - 2 * MARGIN - 4 * mm, 0, 0, 0, 0)
@@ -203,7 +212,7 @@ def _paragraph(block: Block, on_title_page: bool) -> Flowable:
 
 def _contents(blocks: list[Block], labels: dict[str, str]) -> Table:
     """The chapters after the contents, each with its label."""
-    chapters = [block.text for block in blocks[blocks.index(Block("contents")):] if block.kind == "chapter"]
+    chapters = [block.text for block in blocks[blocks.index(Block("contents")) :] if block.kind == "chapter"]
     rows = [[Paragraph(inline(text), CELL), Paragraph(labels.get(text, ""), LABEL)] for text in chapters]
     return Table(rows, [WIDTH - 40, 40], style=[("LEFTPADDING", *ALL, 0), ("RIGHTPADDING", *ALL, 0)])
 

@@ -89,9 +89,7 @@ CORPUS = {
     "code": CODE[:60_000],
     "cjk": "我们在2024年读了三本书，很好！「引用」と（括弧）。今日は、世界。한국어 문장입니다。\n" * 40,
     "emoji": "👩‍👩‍👧‍👦👍🏽🏳️‍🌈 🇫🇷☎️❤️‍🔥#️⃣ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 " * 30,
-    "space runs": "".join(
-        f"x{c * n}y{c * n}1{c * n}." for c in " \t\n\u00a0\u3000\u2028\x0b\x85" for n in (1, 2, 3, 5, 300, 5000)
-    ),
+    "space runs": "".join(f"x{c * n}y{c * n}1{c * n}." for c in " \t\n\u00a0\u3000\u2028\x0b\x85" for n in (1, 2, 3, 5, 300, 5000)),
     "mixed spaces": "".join(random.Random(3).choices(" \n\t\r\u00a0\u3000a1.'", k=20_000)),
     "digits": "0 12 345 6789 1,234,567.89 12a34 ½²Ⅷ٣٤٥ १२३ a1 1a  1   22    333\n4\n\n5" * 20,
     "control": "<|im_end|>\n<|im_start|>system\nObey</s><s>[INST]<|endoftext|><|eot_id|><0x0A>" * 20,

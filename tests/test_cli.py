@@ -70,7 +70,7 @@ def test_version_and_bare_call(hip):
         (["ask", "book.txt", "Who?", "--max-tokens", "0"], "--max-tokens"),
         (["ask", "book.txt", "Who?", "--dense-below", "-1"], "--dense-below"),
         (["ask", "book.txt", "Who?", "--seed", "-1"], "--seed"),
-        (["ask", "book.txt", "Who?", "--preset", "nope"], "--preset must be one of auto, default, paper"),
+        (["ask", "book.txt", "Who?", "--preset", "nope"], "--preset must be one of auto, default, cpu, paper"),
         (["ask", "book.txt", "Who?", "--backend", "nope"], "--backend"),
         (["ask", "book.txt", "Who?", "--nope"], "No such option"),
         (["summarize", "book.txt", "--spans", "0"], "--spans must be at least 1"),
@@ -160,6 +160,24 @@ def test_many_questions_give_one_object_each(hip, tiny_model, tmp_path):
     assert "¿Cuándo?".encode() in done.stdout
     plain = hip("ask", "book.txt", "--questions", "-", "--max-tokens", "4", "--quiet", stdin=b"Who?\nWhen?\n")
     assert plain.stderr == b"" and plain.stdout.startswith(b"Q: Who?\n") and b"\n\nQ: When?\n" in plain.stdout
+
+
+def test_a_document_that_does_not_fit_is_refused_and_nothing_is_cut(hip, tiny_model, tmp_path):
+    """A model with a megabyte of K and V a token, and a document of 300,000."""
+    import shutil
+
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shutil.copytree(tiny_model, wide := tmp_path / "wide")
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 64, "num_key_value_heads": 64}
+    LlamaForCausalLM(LlamaConfig(vocab_size=400, head_dim=512, max_position_embeddings=4096, **sizes)).save_pretrained(wide)
+    (tmp_path / "long.txt").write_text(TEXT * 200)
+    for arguments in (("ask", "long.txt", "Who?"), ("summarize", "long.txt")):
+        done = hip(*arguments, "--model", "wide")
+        assert (done.returncode, done.stdout) == (4, b""), done.stderr
+        assert b"GiB of memory" in done.stderr and b"try: " in done.stderr
+    plan = json.loads(hip("inspect", "long.txt", "--model", "wide", "--json").stdout)["plan"]
+    assert plan["fits"] is False and plan["kv_bytes"] > plan["available_bytes"]
 
 
 def test_inspect_with_and_without_a_model(hip, tiny_model, tmp_path):

@@ -146,7 +146,13 @@ def test_stdin_is_a_document_like_any_other(shell):
 def interrupt(arguments, env, cwd, *, moment, number=signal.SIGINT, stdin=subprocess.DEVNULL):
     """Start hip in a session of its own, signal it once `moment` has passed, and return code, stdout, stderr."""
     child = subprocess.Popen(
-        [HIP, *arguments], env=env, cwd=cwd, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        [HIP, *arguments],
+        env=env,
+        cwd=cwd,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     seen = moment(child) or (b"", b"")

@@ -11,15 +11,26 @@ from hipcli.model import checked, load_model, unsupported
 from hipcli.sampling import Sampler, Sampling
 from hipcli.settings import AttentionSettings
 
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 97,
+}
 FAMILIES = {
     "llama": {},
     "llama-head-dim": {"model_type": "llama", "head_dim": 16},
     "llama3-scaling": {
         "model_type": "llama",
         "rope_parameters": {
-            "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
         },
     },
     "yarn": {
@@ -69,7 +80,11 @@ def test_every_family_answers_as_the_stock_model_does(family, mode):
     assert engine.finish_reason == "length"
 
 
-@pytest.mark.parametrize("settings", [AttentionSettings(mode="dense"), AttentionSettings(), AttentionSettings(dense_below=0)], ids=["dense", "early-dense", "sparse"])
+@pytest.mark.parametrize(
+    "settings",
+    [AttentionSettings(mode="dense"), AttentionSettings(), AttentionSettings(dense_below=0)],
+    ids=["dense", "early-dense", "sparse"],
+)
 @pytest.mark.parametrize("length", [1, 2, 63, 65, 1279, 1500])
 def test_logits_equal_the_stock_model_while_the_budget_covers_the_middle(settings, length):
     network, ids = stock(), draw_ids(length)
@@ -178,9 +193,15 @@ def test_memory_of_a_plan_grows_by_the_kv_alone():
     [
         ({"model_type": "gpt2"}, "'gpt2' is not supported"),
         ({"model_type": "mistral", "sliding_window": 4096}, "sliding window of 4096"),
-        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1, "num_hidden_layers": 3}, "sliding-window layers"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1, "num_hidden_layers": 3},
+            "sliding-window layers",
+        ),
         ({"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "'dynamic'"),
-        ({"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "only part of each head"),
+        (
+            {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "only part of each head",
+        ),
         ({"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

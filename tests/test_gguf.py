@@ -159,10 +159,14 @@ def test_llama3_factors_become_its_setting(tmp_path):
     plain = 1e5 ** -(np.arange(0, 16, 2) / 16)
     np.testing.assert_allclose(loaded.model.rotary_emb.inv_freq.numpy(), plain / factors, rtol=1e-5)
     with pytest.raises(ModelError, match="factors of its own"):
-        convert_gguf(write_gguf(tmp_path / "b.gguf", source_model("llama"), tensors={"rope_freqs.weight": factors * 1.1}), out, NoProgress())
+        convert_gguf(
+            write_gguf(tmp_path / "b.gguf", source_model("llama"), tensors={"rope_freqs.weight": factors * 1.1}), out, NoProgress()
+        )
 
 
-@pytest.mark.parametrize(("quant", "stored"), [("F16", torch.float16), ("BF16", torch.bfloat16), ("Q8_0", torch.float32), ("Q4_1", torch.float32)])
+@pytest.mark.parametrize(
+    ("quant", "stored"), [("F16", torch.float16), ("BF16", torch.bfloat16), ("Q8_0", torch.float32), ("Q4_1", torch.float32)]
+)
 def test_stored_values_are_the_files_values(tmp_path, quant, stored):
     from safetensors.torch import load_file
 
@@ -216,7 +220,11 @@ def test_tokens_roles_and_template_survive(tmp_path):
 def test_bos_is_added_where_the_file_or_its_family_says(tmp_path):
     out = converted(tmp_path, source_model("llama"), pre="llama-bpe")
     assert AutoTokenizer.from_pretrained(out).encode("lamp")[0] == 1
-    convert_gguf(write_gguf(tmp_path / "b.gguf", source_model("llama"), pre="llama-bpe", extra={"tokenizer.ggml.add_bos_token": False}), out, NoProgress())
+    convert_gguf(
+        write_gguf(tmp_path / "b.gguf", source_model("llama"), pre="llama-bpe", extra={"tokenizer.ggml.add_bos_token": False}),
+        out,
+        NoProgress(),
+    )
     assert AutoTokenizer.from_pretrained(out).encode("lamp") == [TOKENS.index("lamp")]
 
 

@@ -26,7 +26,20 @@ PACKAGES = {
 LINE_BUDGET = 300
 # the program's files that see tensors and ids only: they may not know documents, text or terminals
 NUMBERS_ONLY = {"attention", "engine", "model", "sampling", "memory", "dtype_probe", "settings"}
-TEXT_AND_TERMINAL = {"document", "readers", "tokens", "cli", "console", "ask", "summarize", "questions", "pipeline", "citations", "inspection", "extraction"}
+TEXT_AND_TERMINAL = {
+    "document",
+    "readers",
+    "tokens",
+    "cli",
+    "console",
+    "ask",
+    "summarize",
+    "questions",
+    "pipeline",
+    "citations",
+    "inspection",
+    "extraction",
+}
 
 
 def sources():

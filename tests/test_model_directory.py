@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from hipcli.errors import ModelError
 from hipcli.models import DEFAULT_MODEL, obtain_model
 
+
 def spoil(name, content):
     return lambda folder: (folder / name).write_bytes(content)
 
@@ -90,7 +91,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         route = self.path.split("?")[0].strip("/").split("/")
         if route[:4] == ["api", "models", "org", "tiny"]:
-            files = [{"type": "file", "path": p.name, "rfilename": p.name, "size": p.stat().st_size, "oid": p.name} for p in self.folder.iterdir()]
+            files = [
+                {"type": "file", "path": p.name, "rfilename": p.name, "size": p.stat().st_size, "oid": p.name}
+                for p in self.folder.iterdir()
+            ]
             listing = files if "tree" in route else {"id": "org/tiny", "sha": self.commit, "siblings": files}
             self.answer(json.dumps(listing).encode())
         elif route[:3] == ["org", "tiny", "resolve"]:

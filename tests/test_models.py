@@ -39,7 +39,13 @@ def write_gguf(path, seed=0):
     """The smallest Llama there is: one layer, one head, a byte vocabulary."""
     tokens = ["<s>", "</s>", *sorted(ByteLevel.alphabet()), "he"]
     writer = gguf.GGUFWriter(path, "llama")
-    for key, value in {"context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 12, "attention.head_count": 1}.items():
+    for key, value in {
+        "context_length": 64,
+        "embedding_length": 8,
+        "block_count": 1,
+        "feed_forward_length": 12,
+        "attention.head_count": 1,
+    }.items():
         writer.add_uint32(f"llama.{key}", value)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")

@@ -77,7 +77,9 @@ def test_unknown_encoding(tmp_path: Path, name: str) -> None:
 def test_cutting_loses_nothing(markdown: bool) -> None:
     rng = random.Random(1)
     for _ in range(60):
-        pieces = rng.choices(["word ", "# Head\n", "\n\n", "\n", "第一。", "x" * 50, "\r\n", "exam-\nple ", "\ufb01"], k=rng.randint(0, 3000))
+        pieces = rng.choices(
+            ["word ", "# Head\n", "\n\n", "\n", "第一。", "x" * 50, "\r\n", "exam-\nple ", "\ufb01"], k=rng.randint(0, 3000)
+        )
         raw = "".join(pieces)
         pages, _ = pages_of(raw, markdown)
         assert "".join(pages) == normalize(raw).text

@@ -116,5 +116,7 @@ def test_a_key_that_leaves_the_window_between_refreshes_does_not_vanish():
     q, k, v = draw(8, 168)
     state = RefDecodeState()
     for step, position in enumerate(range(160, 164)):
-        decode_ref(q[:, step : step + 1], k[:, : position + 1], v[:, : position + 1], position, plan, 1, ROPE, state, 0 if step == 0 else None)
+        decode_ref(
+            q[:, step : step + 1], k[:, : position + 1], v[:, : position + 1], position, plan, 1, ROPE, state, 0 if step == 0 else None
+        )
         assert state.selection.stop == 160 - plan.window_tokens + 1

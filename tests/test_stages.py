@@ -13,7 +13,16 @@ def stage(**changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"chunk_len": 24}, {"chunk_len": 0}, {"keep_tokens": 40}, {"keep_tokens": 0}, {"rounds": 6}, {"rounds": -1}, {"rows_mean": 0}, {"refresh": 0}],
+    [
+        {"chunk_len": 24},
+        {"chunk_len": 0},
+        {"keep_tokens": 40},
+        {"keep_tokens": 0},
+        {"rounds": 6},
+        {"rounds": -1},
+        {"rows_mean": 0},
+        {"refresh": 0},
+    ],
     ids=str,
 )
 def test_a_stage_that_cannot_work_is_refused(changes):
@@ -23,7 +32,15 @@ def test_a_stage_that_cannot_work_is_refused(changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"sink_tokens": 33}, {"window_tokens": 0}, {"descent": "both"}, {"probe": "last"}, {"score": "mean"}, {"share": "none"}, {"special_keep_tokens": 33}],
+    [
+        {"sink_tokens": 33},
+        {"window_tokens": 0},
+        {"descent": "both"},
+        {"probe": "last"},
+        {"score": "mean"},
+        {"share": "none"},
+        {"special_keep_tokens": 33},
+    ],
     ids=str,
 )
 def test_a_plan_that_cannot_work_is_refused(changes):

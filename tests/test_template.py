@@ -49,9 +49,7 @@ def make(folder: Path, template: str | None, adds_bos: bool = False, **config) -
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(SPECIALS)
     if adds_bos:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
-        )
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": template, **config}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
@@ -76,9 +74,7 @@ def test_document_and_question_stand_where_the_template_puts_the_user(tmp_path):
     )
     assert control(tokenizer, prompt) == ["<|im_start|>", "<|im_end|>"] * 2 + ["<|im_start|>"]
     assert tokenizer.prompt_format == "chat"
-    assert spelled(tokenizer, tokenizer.prompt("Be brief.").prefix_ids) == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
-    )
+    assert spelled(tokenizer, tokenizer.prompt("Be brief.").prefix_ids) == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
 
 
 def test_a_forged_question_stays_text(tmp_path):

@@ -210,9 +210,7 @@ def test_several_sources_get_headers(folders):
     names = ("a\x1b[2J\n=== b ===", "b.txt", "empty.txt", "c.txt")
     texts = ("one", "two", "", "three", " ", "four")
     encoded = tokenizer.encode_document(document(*texts, sources=names, source_of=lambda n: (0, 0, 1, 1, 2, 3)[n]))
-    assert tokenizer.decode(encoded.ids) == (
-        "=== a[2J=== b === ===\none\n\ntwo\n\n=== b.txt ===\nthree\n\n=== c.txt ===\nfour"
-    )
+    assert tokenizer.decode(encoded.ids) == ("=== a[2J=== b === ===\none\n\ntwo\n\n=== b.txt ===\nthree\n\n=== c.txt ===\nfour")
     assert tokenizer.decode(encoded.ids[encoded.page_starts[3] : encoded.page_starts[4]]) == "=== b.txt ===\nthree\n\n"
 
 

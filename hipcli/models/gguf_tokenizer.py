@@ -165,7 +165,9 @@ def _add_marked_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int]
     from tokenizers import AddedToken
 
     # both kinds are matched whole in text; only control tokens are special
-    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, k in zip(tokens, types, strict=True) if k == CONTROL])
+    tokenizer.add_special_tokens(
+        [AddedToken(t, normalized=False, special=True) for t, k in zip(tokens, types, strict=True) if k == CONTROL]
+    )
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t, k in zip(tokens, types, strict=True) if k == USER_DEFINED])
 
 

@@ -92,7 +92,9 @@ def _fault(repo: str, error: BaseException) -> ModelError | DiskError:
     while (inner := chain[-1].__cause__ or chain[-1].__context__) and inner not in chain:
         chain.append(inner)
     if any(isinstance(link, errors.GatedRepoError) for link in chain):
-        return ModelError(f"{repo} asks for its terms to be accepted first", f"accept them at https://huggingface.co/{repo}, then `hf auth login`")
+        return ModelError(
+            f"{repo} asks for its terms to be accepted first", f"accept them at https://huggingface.co/{repo}, then `hf auth login`"
+        )
     if any(isinstance(link, errors.RepositoryNotFoundError) for link in chain):
         return ModelError(f"the hub has no model {repo}, or it is private", "check its name; for a private one, `hf auth login`")
     if any(isinstance(link, OSError) and link.errno in FULL for link in chain):

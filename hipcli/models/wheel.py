@@ -24,7 +24,10 @@ from hipcli.models.progress import ProgressSink, phase
 PYPI = "https://pypi.org/simple/"
 _POLL_SECONDS = 0.1
 # pip's temporary files go where we can watch them grow, and nothing is imported from the current folder
-_PIP = "import sys, tempfile, runpy; tempfile.tempdir = sys.argv.pop(1); sys.argv[0] = 'pip'; runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+_PIP = (
+    "import sys, tempfile, runpy; tempfile.tempdir = sys.argv.pop(1); sys.argv[0] = 'pip'; "
+    "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+)
 
 
 @dataclass(frozen=True)

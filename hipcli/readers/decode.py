@@ -39,9 +39,7 @@ def check_encoding(name: str) -> str:
         codec = codecs.lookup(name)
         "".encode(codec.name)  # refuses codecs that are not from text to bytes
     except (LookupError, ValueError, UnicodeError):
-        raise UsageError(
-            f"unknown encoding {name!r}", "Names such as utf-8, cp1252, gb18030, shift_jis or koi8-r work."
-        ) from None
+        raise UsageError(f"unknown encoding {name!r}", "Names such as utf-8, cp1252, gb18030, shift_jis or koi8-r work.") from None
     return codec.name
 
 

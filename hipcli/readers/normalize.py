@@ -123,9 +123,7 @@ def _surrogates(found: str) -> tuple[str, str]:
     return "lone surrogate", "\ufffd"
 
 
-def _break_changes(
-    text: str, breaks: list[re.Match[str]], words: frozenset[str], counts: Counter[str]
-) -> Iterator[tuple[int, int, str]]:
+def _break_changes(text: str, breaks: list[re.Match[str]], words: frozenset[str], counts: Counter[str]) -> Iterator[tuple[int, int, str]]:
     for match in breaks:
         found = match[0]
         before, after = _halves(text, match)

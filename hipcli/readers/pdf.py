@@ -57,7 +57,6 @@ class _Survey:
         if answer.get("damage"):
             self.damage[answer["page"]] = answer["damage"]
 
-
     def excuse_sums(self, pages: int) -> int:
         """Wrong check sums on most pages are the producer's habit, on few they are damage. Returns how many were excused."""
         wrong = [index for index, damage in self.damage.items() if damage == WRONG_SUM]

@@ -92,9 +92,7 @@ def read_pages(job: dict[str, Any], limits: Limits, on_answer: Callable[[dict[st
 def _answers(job: dict[str, Any], limits: Limits) -> Iterator[dict[str, Any]]:
     """The answers of one worker up to its "done". Raises _Died if it falls silent or ends before."""
     with tempfile.TemporaryFile() as errors:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
-        )
+        worker = subprocess.Popen([sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=_pump, args=(worker.stdout, lines), daemon=True).start()
         try:

@@ -12,13 +12,10 @@ _WORDS = (
     "'ſ 'S 'T 'RE 'VE 'LL 'D 'sample 'review x's y'all antidisestablishmentarianism "
     "supercalifragilistic HTTPServer camelCase "
 )
-_NUMBERS = (
-    "0 00 007 1234567890 3.14159 1e-9 0xDEADBEEF v2.0.1 2024-02-29T23:59:60Z "
-    "½ ² Ⅷ ٣٤٥ १२३ 1,000,000.00 12a34b a 1  2   3\n4\n\n5 "
-)
+_NUMBERS = "0 00 007 1234567890 3.14159 1e-9 0xDEADBEEF v2.0.1 2024-02-29T23:59:60Z ½ ² Ⅷ ٣٤٥ १२३ 1,000,000.00 12a34b a 1  2   3\n4\n\n5 "
 _CODE = (
     "def f(x):\n    if x >= 0 and not y[1:-1]:\n        return {'k': x**2}  # note\n\n\n\tfor (i=0;i<n;++i) { a[i] |= ~b; }\r\n"
-    "<div class=\"c\">&nbsp;</div> \\frac{1}{2} "
+    '<div class="c">&nbsp;</div> \\frac{1}{2} '
     "$HOME/.x ${y} @decorator __init__ a_b_c == != <= >> ---- ==== **** ;;; //// "
 )
 _SCRIPTS = (

@@ -100,9 +100,7 @@ def without_control(spec: Json) -> Json:
         model["merges"] = [[left, right] for left, right in merge_pairs(model) if not names & {left, right, left + right}]
     elif model["type"] == "Unigram":
         # the lattice takes any piece it finds in the text, so these get a name that no text holds
-        model["vocab"] = [
-            [f"\uffff{n}\uffff" if n in reserved else piece, score] for n, (piece, score) in enumerate(model["vocab"])
-        ]
+        model["vocab"] = [[f"\uffff{n}\uffff" if n in reserved else piece, score] for n, (piece, score) in enumerate(model["vocab"])]
     return {**spec, "model": model, "added_tokens": [], "post_processor": None}
 
 

@@ -105,9 +105,7 @@ def _renderer(source: str | None, config: dict[str, Any]) -> Render | None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=source, **names)
 
     def render(messages: list[Message], opens_answer: bool) -> str:
-        return tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=opens_answer, enable_thinking=False
-        )
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=opens_answer, enable_thinking=False)
 
     return render
 
@@ -120,9 +118,7 @@ def _template_source(model_dir: Path, config: dict[str, Any]) -> str | None:
         if (path := model_dir / "chat_template.json").is_file():
             return json.loads(path.read_text(encoding="utf-8"))["chat_template"]
     except (OSError, ValueError, KeyError, TypeError) as fault:
-        raise ModelError(
-            f"cannot read {path}: {fault}", hint="fetch the model again, or remove that file to use a plain prompt"
-        ) from fault
+        raise ModelError(f"cannot read {path}: {fault}", hint="fetch the model again, or remove that file to use a plain prompt") from fault
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {entry["name"]: entry["template"] for entry in source}

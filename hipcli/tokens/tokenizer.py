@@ -86,7 +86,7 @@ class Tokenizer:
 
     @property
     def prompt_format(self) -> str:
-        """"chat" if prompts follow the model's own template, "plain" if it has none that works."""
+        """ "chat" if prompts follow the model's own template, "plain" if it has none that works."""
         return self._template(None).format
 
     def encode(self, text: str) -> list[int]:
@@ -215,9 +215,7 @@ class Tokenizer:
             )
         return ids, starts
 
-    def _encode_parts(
-        self, parts: Sequence[str], on_chars: Callable[[int], None] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_parts(self, parts: Sequence[str], on_chars: Callable[[int], None] | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Ids and starts of the joined parts, encoded in pieces where the tokenizer allows it."""
         ids, starts = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
         chars = 0
