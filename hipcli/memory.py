@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hipcli.model import LoadedModel
 
+CGROUP = Path("/sys/fs/cgroup")
 ACTIVATION_BYTES = 256 << 20  # a prefill chunk's hidden states and the gathered keys of one group
 
 
@@ -27,11 +29,23 @@ class MemoryPlan:
         return self.peak_bytes <= self.available_bytes
 
 
-def available_bytes() -> int:
-    """Memory a new allocation can take without swapping, within the limit of a container where there is one."""
+def available_bytes(cgroup: Path = CGROUP) -> int:
+    """Memory a new allocation can take without swapping, within the limit of a container where there is one.
+
+    cgroup: folder of the control group (version 2) this process runs in.
+    """
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = (cgroup / "memory.max").read_text(), int((cgroup / "memory.current").read_text())
+        kept = dict(row.split() for row in (cgroup / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return free
+    if not limit.strip().isdecimal():
+        return free
+    # file pages that nobody has touched of late are given up before anything is refused
+    return max(0, min(free, int(limit) - used + int(kept.get("inactive_file", 0))))
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from hipcli import engine as engine_module
 from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit, ModelError, UsageError
+from hipcli.memory import available_bytes
 from hipcli.model import checked, load_model, unsupported
 from hipcli.sampling import Sampler, Sampling
 from hipcli.settings import AttentionSettings
@@ -186,6 +187,17 @@ def test_memory_of_a_plan_grows_by_the_kv_alone():
     small, large = engine.plan(1000), engine.plan(3000)
     assert large.peak_bytes - small.peak_bytes == 2000 * engine.model.kv_bytes_per_token
     assert small.kv_bytes == 1000 * 2 * 3 * 2 * 8 * 4 and small.fits
+
+
+def test_a_container_with_less_memory_than_the_machine_counts(tmp_path):
+    free = available_bytes(tmp_path)
+    assert free > 1 << 20
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 600000\ninactive_file 50000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes(tmp_path) > 1 << 20
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert available_bytes(tmp_path) == 350_000
 
 
 @pytest.mark.parametrize(
