@@ -43,7 +43,7 @@ def model_row(model: LoadedModel, context: int, mode: str, preset: str, deadline
     try:
         warm_up(engine)
         watch = MemoryWatch()
-        if whole or plan.seconds < left / 4:
+        if whole or plan.seconds < left / 16:
             method, seconds = "measured whole", whole_prefill(engine, context, watch)
         else:
             method, seconds = "sampled", sampled_prefill(engine, context, watch)
