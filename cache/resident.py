@@ -20,21 +20,21 @@ class ResidentStore(KVStore):
     def reserve(self, tokens: int) -> None:
         if tokens <= self._capacity:
             return
-        # one layer at a time, so that growing needs room for one layer's copy and not for all
-        self._keys = [self._grown(self._keys, layer, tokens) for layer in range(self.shape.layers)]
-        self._values = [self._grown(self._values, layer, tokens) for layer in range(self.shape.layers)]
+        empty = torch.empty(self.shape.kv_heads, 0, self.shape.head_dim, dtype=self.shape.dtype, device=self.shape.device)
+        for buffers in (self._keys, self._values):
+            buffers.extend([empty] * (self.shape.layers - len(buffers)))
+            # one by one, each whole before the next: growing needs room for one copy, and a failure loses nothing
+            for layer in range(self.shape.layers):
+                buffers[layer] = self._grown(buffers[layer], self._lengths[layer], tokens)
         self._capacity = tokens
 
-    def _grown(self, buffers: list[torch.Tensor], layer: int, tokens: int) -> torch.Tensor:
+    def _grown(self, buffer: torch.Tensor, held: int, tokens: int) -> torch.Tensor:
         shape = self.shape
         try:
             fresh = torch.empty(shape.kv_heads, tokens, shape.head_dim, dtype=shape.dtype, device=shape.device)
         except RuntimeError as error:
             raise MemoryError(f"no memory for {tokens} tokens of keys and values") from error
-        held = self._lengths[layer]
-        if held:
-            fresh[:, :held] = buffers[layer][:, :held]
-            buffers[layer] = fresh[:, :0]  # lets go of the old buffer before the next layer grows
+        fresh[:, :held] = buffer[:, :held]
         return fresh
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -74,6 +74,8 @@ class ResidentStore(KVStore):
             raise RuntimeError(f"layers hold different numbers of tokens: {sorted(set(self._lengths))}")
         if self.length > self._capacity:
             raise RuntimeError(f"{self.length} tokens held in room for {self._capacity}")
+        if any(buffer.shape[1] < self._capacity for buffer in (*self._keys, *self._values)):
+            raise RuntimeError(f"a buffer is shorter than the room for {self._capacity} tokens")
 
     def close(self) -> None:
         self._keys, self._values = [], []

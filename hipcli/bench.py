@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hipcli.model import LoadedModel
 
 Row = dict[str, Any]
+SHORTEST = 64
 DEFAULT_CONTEXTS = ("8K", "64K")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
@@ -29,8 +30,8 @@ def parse_context(text: str) -> int:
     number, unit = text.strip().upper(), ""
     if number[-1:] in ("K", "M"):
         number, unit = number[:-1], number[-1]
-    if not number.isdecimal() or int(number) == 0:
-        raise UsageError(f"--context must be a number of tokens such as 4096, 64K or 1M, got {text!r}")
+    if not number.isdecimal() or int(number) * _UNITS[unit] < SHORTEST:
+        raise UsageError(f"--context must be a number of tokens such as 4096, 64K or 1M, at least {SHORTEST}, got {text!r}")
     return int(number) * _UNITS[unit]
 
 

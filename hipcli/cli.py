@@ -216,4 +216,4 @@ def main() -> None:
         faults.raise_if_interrupted()
     except BaseException as fault:
         code = faults.report(fault, as_json)
-    sys.exit(faults.flush(int(code or 0)))
+    faults.leave(int(code or 0))

@@ -30,7 +30,10 @@ def data_dir() -> Path:
     """Folder that holds the models; it need not exist yet."""
     chosen = os.environ.get("HIP_DATA_DIR")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        try:
+            return Path(chosen).expanduser().absolute()
+        except RuntimeError:
+            raise UsageError(f"HIP_DATA_DIR names the home of a user who does not exist: {chosen}") from None
     from platformdirs import user_data_path
 
     return user_data_path("hip")

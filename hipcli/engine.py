@@ -30,6 +30,7 @@ class Engine:
         self.store = ResidentStore(model.store_shape)
         self.runtime = AttentionRuntime(backend, self.store)
         self.finish_reason: str | None = None
+        self._answering = False
 
     @property
     def cached_len(self) -> int:
@@ -56,18 +57,18 @@ class Engine:
         plan = self.runtime.backend.plan
         return min(dense, plan.sink_tokens + plan.keep_tokens(self.model.layers) + plan.window_tokens)
 
-    def prefill(self, ids: Sequence[int], on_chunk: Callable[[int, int], None] | None = None) -> None:
+    def prefill(self, ids: Sequence[int], on_chunk: Callable[[int, int], None] | None = None, room: int = 0) -> None:
         """Append ids to the prefix, in chunks; on_chunk gets (tokens done, tokens in all) after each.
 
-        Raises DoesNotFit, before any work, when their keys and values exceed the memory there is. An interrupted
-        prefill keeps its whole chunks.
+        room: tokens of question and answer to keep memory for. Raises DoesNotFit, before any work, when keys and values
+        of all of it exceed the memory there is. An interrupted prefill keeps its whole chunks.
         """
-        plan = self.plan(self.cached_len + len(ids))
+        plan = self.plan(self.cached_len + len(ids) + room)
         if not plan.fits:
             need, have = plan.peak_bytes / 2**30, plan.available_bytes / 2**30
             raise DoesNotFit(
                 f"{plan.tokens:,} tokens need {need:.1f} GiB of memory and {have:.1f} GiB are free",
-                "use fewer pages, a smaller model, or a machine with more memory; nothing was cut off",
+                "use fewer pages, a smaller --max-tokens, a smaller model, or a machine with more memory; nothing was cut off",
             )
         self.store.reserve(plan.tokens)
         for done in self._forward_chunks(ids):
@@ -130,7 +131,9 @@ class Engine:
         """
         if len(suffix) == 0:
             raise ValueError("suffix must hold at least one id")
-        prefix, self.finish_reason = self.cached_len, None
+        if self._answering:
+            raise RuntimeError("the last answer is still open: close its generator first")
+        prefix, self.finish_reason, self._answering = self.cached_len, None, True
         sampler = Sampler(sampling, self.model.device)
         try:
             for _ in self._forward_chunks(suffix):
@@ -139,7 +142,7 @@ class Engine:
                 on_suffix()
             yield from self._decode(self._hidden, max_tokens, sampler, stop_ids)
         finally:
-            self.runtime.decode_step = None
+            self.runtime.decode_step, self._answering = None, False
             self._cut(prefix)
 
     def _decode(self, hidden, max_tokens: int, sampler: Sampler, stop_ids: frozenset[int]) -> Iterator[int]:

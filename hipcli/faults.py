@@ -5,6 +5,7 @@ Imports nothing heavy. Knows nothing of commands.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import signal
@@ -96,11 +97,17 @@ def _print_fault(message: str, hint: str | None, code: int, as_json: bool, prefi
     Terminal().error(lines)
 
 
-def flush(code: int) -> int:
-    """Flush stdout; a reader that has gone is no fault, and the interpreter must not complain of it at its end."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return code
+def leave(code: int) -> None:
+    """End the process with `code`, at once.
+
+    A reader of stdout that has gone is no fault. Taking the interpreter and torch apart would cost two seconds, with the
+    answer on the screen and the prompt not yet back.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            pass
+    atexit._run_exitfuncs()
+    os._exit(code)

@@ -17,7 +17,7 @@ from hipcli.attention import AttentionRuntime, bind, open_backend, take_over
 from hipcli.cache.base import StoreShape
 from hipcli.cache.resident import ResidentStore
 from hipcli.dtype_probe import choose_dtype
-from hipcli.errors import ModelError
+from hipcli.errors import HipError, ModelError
 from hipcli.kernels.rope import Rope
 from hipcli.settings import AttentionSettings
 
@@ -61,10 +61,19 @@ def read_config(path: Path):
     """The model's configuration. Raises ModelError."""
     from transformers import AutoConfig
 
-    try:
+    with named_faults(f"the model in {path} cannot be read"), quiet():
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"the model in {path} cannot be read: {first_line(error)}") from error
+
+
+@contextmanager
+def named_faults(what: str, hint: str | None = None):
+    """Turn what libraries raise over damaged files, of whatever type, into a ModelError that begins with `what`."""
+    try:
+        yield
+    except (HipError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"{what}: {first_line(error)}", hint) from error
 
 
 def refuse_unsupported(config, name: str) -> None:
@@ -101,26 +110,30 @@ def load_model(path: Path, *, dtype: str = "auto", device: str = "cpu", name: st
     dtype: "auto" (probed on a CPU), "float32" or "bfloat16". Raises ModelError for anything that cannot work.
     """
     name = name or Path(path).name
-    config = read_config(path)
-    refuse_unsupported(config, name)
+    with named_faults(f"the model {name} cannot be used"):
+        refuse_unsupported(read_config(path), name)
     chosen = choose_dtype(device) if dtype == "auto" else getattr(torch, dtype)
     network = load_network(path, name, chosen).to(device).eval()
-    return checked(network, name, chosen, device)
+    with named_faults(f"the model {name} cannot be run"):
+        return checked(network, name, chosen, device)
 
 
 def load_network(path: Path, name: str, dtype: torch.dtype):
+    """The stock model with every weight from the files. Raises ModelError, naming a weight that is missing or does not fit."""
     from transformers import AutoModelForCausalLM
 
-    try:
-        with quiet():
-            return AutoModelForCausalLM.from_pretrained(
-                path, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False
+    options = {"attn_implementation": "sdpa", "use_safetensors": True, "trust_remote_code": False, "output_loading_info": True}
+    with named_faults(f"the model {name} cannot be loaded", "fetch or copy its files again"), quiet():
+        network, report = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, **options)
+    # transformers would fill what is missing with random numbers
+    for kind, fault in (("missing_keys", "lacks"), ("mismatched_keys", "has the wrong shape for"), ("unexpected_keys", "has no place for")):
+        names = sorted(item if isinstance(item, str) else item[0] for item in report[kind])
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ModelError(
+                f"the model {name} {fault} the weight {names[0]}{more}", "its config.json and its weights belong to different models"
             )
-    except MemoryError:
-        raise
-    except Exception as error:  # transformers and safetensors raise many types for damaged files
-        hint = f"remove it with: hip models rm {name}, then fetch it again"
-        raise ModelError(f"the model {name} cannot be loaded: {first_line(error)}", hint) from error
+    return network
 
 
 @torch.inference_mode()

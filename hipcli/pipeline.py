@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hipcli import config
 from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
-from hipcli.errors import InputError, UsageError
+from hipcli.errors import InputError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
@@ -222,6 +222,8 @@ def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[T
     from hipcli.tokens import load_tokenizer
 
     tokenizer = load_tokenizer(files.path)
+    if tokenizer.prompt_format != "chat":
+        terminal.warn(f"{files.name} has no chat template that works: it is asked in plain text")
     with terminal.phase("tokenizing", document.chars, "characters") as phase:
         return tokenizer, tokenizer.encode_document(document, on_chars=phase.to)
 
@@ -259,19 +261,22 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     with open_engine(files, options, terminal) as (model, engine):
         timing["load_seconds"] = time.monotonic() - clock
         ids = [*prompt.prefix_ids, *encoded.ids.tolist()]
-        plan = engine.plan(len(ids) + room(prompt, encoded) + options.max_tokens)
+        if max(ids) >= model.vocab:
+            raise ModelError(f"the tokenizer of {files.name} has more tokens than its weights", "fetch or copy the model's files again")
+        spare = room(prompt, encoded) + options.max_tokens
+        plan = engine.plan(len(ids) + spare)
         terminal.detail(
             f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, KV {amount(plan.kv_bytes, 'bytes')}, "
             f"peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, about {duration(plan.seconds)}"
         )
-        timing |= _prefill(engine, ids, terminal)
+        timing |= _prefill(engine, ids, spare, terminal)
         yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, timing)
 
 
-def _prefill(engine: Engine, ids: list[int], terminal: Terminal) -> dict[str, float]:
+def _prefill(engine: Engine, ids: list[int], room: int, terminal: Terminal) -> dict[str, float]:
     began = time.monotonic()
     with terminal.phase("prefill", len(ids), "tokens", long=True) as phase:
-        engine.prefill(ids, on_chunk=phase.to)
+        engine.prefill(ids, on_chunk=phase.to, room=room)
     seconds = time.monotonic() - began
     return {"prefill_seconds": seconds, "prefill_tokens_per_second": len(ids) / max(seconds, 1e-9)}
 

@@ -68,7 +68,7 @@ def _from_json(path: str, number: int, line: str) -> Question:
     try:
         record: dict[str, Any] = json.loads(line)
         text, accept = record["question"], record.get("accept", [])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f'line {number} of {path} is not a JSON object with a "question"', hint) from None
     if not isinstance(text, str) or not text.strip():
         raise InputError(f'the "question" in line {number} of {path} is not a text', hint)

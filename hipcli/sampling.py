@@ -45,10 +45,13 @@ class Sampler:
 
         if self.sampling.temperature == 0:
             return int(logits.argmax())
-        probabilities = (logits.float() / self.sampling.temperature).softmax(-1)
+        # relative to the best, so that no temperature, however small, overflows
+        probabilities = ((logits.double() - logits.max()) / self.sampling.temperature).softmax(-1)
         if self.sampling.top_p < 1:
             ordered, order = probabilities.sort(descending=True)
             # the id that crosses top_p still belongs to the set
-            ordered[ordered.cumsum(-1) - ordered >= self.sampling.top_p] = 0
+            beyond = ordered.cumsum(-1) - ordered >= self.sampling.top_p
+            beyond[0] = False
+            ordered[beyond] = 0
             probabilities = torch.zeros_like(probabilities).scatter(0, order, ordered)
         return int(torch.multinomial(probabilities, 1, generator=self.generator))

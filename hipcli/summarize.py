@@ -23,6 +23,7 @@ from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read
 
 _TOKENS_PER_SPAN = 4000
 _MAX_SPANS = 16
+_MOST_SPANS = 1000
 _SPAN_SUMMARY_TOKENS = 128
 _QUOTED_WORDS = 12
 # what a span's number and pages add to its summary in the merging question
@@ -48,8 +49,8 @@ class _Piece:
 
 def summarize(options: RunOptions, spans: int | None, terminal: Terminal) -> None:
     """Print the summary, the spans' own summaries and the coverage on stdout; raises every HipError."""
-    if spans is not None and spans < 1:
-        raise UsageError(f"--spans must be at least 1, got {spans}")
+    if spans is not None and not 1 <= spans <= _MOST_SPANS:
+        raise UsageError(f"--spans must be within 1 and {_MOST_SPANS}, got {spans}")
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began

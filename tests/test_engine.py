@@ -1,5 +1,7 @@
 """The engine on tiny random models of every family: equal to the stock model, whole or in chunks, with or without pruning."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -7,9 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from hipcli import engine as engine_module
 from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit, ModelError, UsageError
-from hipcli.memory import available_bytes
 from hipcli.model import checked, load_model, unsupported
-from hipcli.sampling import Sampler, Sampling
 from hipcli.settings import AttentionSettings
 
 SIZES = {
@@ -189,17 +189,6 @@ def test_memory_of_a_plan_grows_by_the_kv_alone():
     assert small.kv_bytes == 1000 * 2 * 3 * 2 * 8 * 4 and small.fits
 
 
-def test_a_container_with_less_memory_than_the_machine_counts(tmp_path):
-    free = available_bytes(tmp_path)
-    assert free > 1 << 20
-    (tmp_path / "memory.current").write_text("700000\n")
-    (tmp_path / "memory.stat").write_text("anon 600000\ninactive_file 50000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available_bytes(tmp_path) > 1 << 20
-    (tmp_path / "memory.max").write_text("1000000\n")
-    assert available_bytes(tmp_path) == 350_000
-
-
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -253,27 +242,54 @@ def test_loading_from_a_directory_and_damaged_files(tmp_path):
         load_model(tmp_path)
 
 
-def test_sampling_is_greedy_at_zero_repeats_with_a_seed_and_honours_top_p():
-    logits = torch.tensor([0.0, 3.0, 2.9, -5.0])
-    assert Sampler(Sampling(), "cpu").draw(logits) == 1
-    draws = [[Sampler(Sampling(temperature=1.0, seed=seed), "cpu").draw(logits) for _ in range(3)] for seed in (1, 1)]
-    assert draws[0] == draws[1]
-    sampler = Sampler(Sampling(temperature=1.0, top_p=0.6, seed=2), "cpu")
-    assert {sampler.draw(logits) for _ in range(200)} == {1, 2}
-    narrow = Sampler(Sampling(temperature=5.0, top_p=0.01, seed=2), "cpu")
-    assert {narrow.draw(logits) for _ in range(50)} == {1}
+def test_weights_that_do_not_belong_to_the_config_are_refused_by_name(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    stock().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = load_file(path)
+    name = "model.layers.1.mlp.up_proj.weight"
+    changed = {
+        "lacks": {key: value for key, value in whole.items() if key != name},
+        "has no place for": whole | {name.replace("1", "7"): whole[name].clone()},
+        "wrong shape": whole | {name: whole[name][:-1].clone()},
+    }
+    for words, weights in changed.items():
+        save_file(weights, path, metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=words if words != "wrong shape" else "wrong shape|cannot be loaded"):
+            load_model(tmp_path, dtype="float32")
 
 
-@pytest.mark.parametrize("bad", [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"top_p": 1.1}], ids=str)
-def test_sampling_out_of_range_is_refused(bad):
-    with pytest.raises(UsageError, match="must be|must"):
-        Sampling(**bad)
+@pytest.mark.parametrize(
+    "change", [{"num_attention_heads": 0}, {"head_dim": 7}, {"hidden_act": "none"}, {"vocab_size": "x"}, {"num_hidden_layers": 0}], ids=str
+)
+def test_a_config_that_makes_no_sense_is_a_model_error(tmp_path, change):
+    stock().save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    with pytest.raises(ModelError):
+        load_model(tmp_path, dtype="float32")
 
 
-@pytest.mark.parametrize("bad", [{"mode": "fast"}, {"backend": "cuda"}, {"share": "none"}, {"dense_below": -1}], ids=str)
-def test_settings_out_of_range_are_refused(bad):
-    with pytest.raises(UsageError, match="must be"):
-        AttentionSettings(**bad)
+def test_room_for_the_question_is_kept_at_once_and_counts():
+    engine = Engine(checked(stock(), "tiny", torch.float32, "cpu"), AttentionSettings())
+    engine.prefill(draw_ids(300), room=40)
+    room = engine.store.allocated_bytes
+    list(engine.generate(draw_ids(20), max_tokens=20))
+    assert engine.store.allocated_bytes == room == 340 * engine.model.kv_bytes_per_token
+    with pytest.raises(DoesNotFit):
+        engine.prefill([1], room=10**13)
+
+
+def test_a_second_answer_waits_for_the_first():
+    engine = Engine(checked(stock(), "tiny", torch.float32, "cpu"), AttentionSettings())
+    engine.prefill(draw_ids(30))
+    first = engine.generate([1], max_tokens=5)
+    next(first)
+    with pytest.raises(RuntimeError, match="still open"):
+        next(engine.generate([2], max_tokens=5))
+    first.close()
+    assert len(list(engine.generate([2], max_tokens=5))) == 5
 
 
 def test_an_unknown_preset_is_refused_with_the_list():

@@ -72,6 +72,28 @@ def test_what_memory_cannot_hold_is_a_memory_error(store):
         store.reserve(2**50)
 
 
+def test_a_growth_that_fails_half_way_loses_nothing(store, monkeypatch):
+    k, v = fill(store, (10,))
+    real, calls = torch.empty, []
+
+    def failing(*size, **kwargs):
+        if 1000 in size:
+            calls.append(size)
+            if len(calls) == 2:
+                raise RuntimeError("no more")
+        return real(*size, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", failing)
+    with pytest.raises(MemoryError):
+        store.reserve(1000)
+    monkeypatch.setattr(torch, "empty", real)
+    store.check_integrity()
+    more, _ = fill(store, (5,))
+    assert torch.equal(store.view(1)[0], torch.cat([k, more], 1) + 1) and store.length == 15
+    store.reserve(2000)
+    store.check_integrity()
+
+
 def test_closing_gives_the_memory_back(store):
     fill(store, (10,))
     store.close()

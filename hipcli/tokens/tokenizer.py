@@ -151,6 +151,8 @@ class Tokenizer:
         turn_end = self._full.encode(self._template(None).answer_end, add_special_tokens=False).ids
         stops.update([] if eos is None else [eos])
         stops.update([token for token in turn_end if token in self._special][:1])
+        if not all(isinstance(token, int) for token in stops):
+            raise ModelError(f"the model in {self._dir} names end-of-text ids that are no numbers", hint="fetch the model again")
         return frozenset(stops)
 
     @cached_property
@@ -248,4 +250,12 @@ def load_tokenizer(model_dir: Path) -> Tokenizer:
     Raises:
         ModelError: tokenizer.json is missing or damaged.
     """
-    return Tokenizer(Path(model_dir))
+    try:
+        tokenizer = Tokenizer(Path(model_dir))
+        # worked out on demand otherwise, which is too late for a damaged file to be told from a fault of ours
+        tokenizer.stop_ids  # noqa: B018
+        return tokenizer
+    except (ModelError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"the tokenizer in {model_dir} is damaged: {error}", hint="fetch the model again") from error
