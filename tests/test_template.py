@@ -143,7 +143,11 @@ def test_stops_are_every_named_end_and_the_templates_end_of_turn(tmp_path):
     assert load_tokenizer(tmp_path).stop_ids == {3, 4, 5, ids["</s>"], ids["<|eot|>"]}
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(ModelError, match="generation_config.json"):
-        _ = load_tokenizer(tmp_path).stop_ids
+        load_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": "x"}))
+    with pytest.raises(ModelError, match="no numbers"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
     assert make(tmp_path, None, eos_token=None)._config["eos_token"] is None
 
 

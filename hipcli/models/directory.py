@@ -91,7 +91,7 @@ def fingerprint(path: Path) -> str:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} is damaged: {error}", "get the model again") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} is damaged: it is not a JSON object", "get the model again")

@@ -50,7 +50,7 @@ def read_json(path: Path) -> Json:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise ModelError(f"{path} is damaged: {fault}", hint="fetch the model again") from fault
     if not isinstance(value, dict):
         raise ModelError(f"{path} is damaged: it holds no JSON object", hint="fetch the model again")
