@@ -86,7 +86,9 @@ def show_sources(citations: Sequence[Citation], document: Document, terminal: Te
 
 
 def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
-    """One line of speed and memory, for people."""
+    """One line of speed and memory, for people; that an answer was cut is said to everyone."""
+    if answer.finish_reason == "length":
+        terminal.note(f"the answer was cut at {answer.tokens} tokens (--max-tokens)")
     if not (terminal.verbose or terminal.is_terminal):
         return
     timing, peak = reading.timing, peak_memory_bytes()
@@ -96,8 +98,6 @@ def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
         parts.append(f"answered at {answer.decode_rate:.1f} tokens/s")
     if peak:
         parts.append(f"peak memory {amount(peak, 'bytes')}")
-    if answer.finish_reason == "length":
-        parts.append(f"cut at {answer.tokens} tokens (--max-tokens)")
     terminal.note(", ".join(parts))
 
 

@@ -37,9 +37,7 @@ def model_row(model: LoadedModel, context: int, mode: str, preset: str, deadline
     left = deadline - time.monotonic()
     sampled_seconds = predicted_chunk_seconds(engine, context) * len(sample_starts(engine, context)) / 2
     if not whole and sampled_seconds > left:
-        raise DoesNotFit(
-            f"sampling it takes about {sampled_seconds / 60:.0f} min and {max(0, left) / 60:.1f} are left; give --minutes more"
-        )
+        raise DoesNotFit(f"sampling it takes about {sampled_seconds:.0f} s and {max(0, left):.0f} s are left; give --minutes more")
     try:
         warm_up(engine)
         watch = MemoryWatch()

@@ -96,6 +96,8 @@ def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal) 
                 write_json(answer_record(reading, question.text, answer, citations) | known)
             else:
                 show_sources(citations, document, terminal)
+                if right is not None:
+                    terminal.note("right" if right else f"wrong: it holds none of {', '.join(question.accept)}")
         if not terminal.as_json:
             show_numbers(reading, answer, terminal)
     marked = [right for right in marks if right is not None]
