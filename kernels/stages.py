@@ -41,9 +41,6 @@ class PruneStage:
         """Keys of a chunk that the descent leaves, scored whole."""
         return self.chunk_len >> self.rounds
 
-    def keep_chunks(self, keep_tokens: int) -> int:
-        return keep_tokens // self.chunk_len
-
 
 @dataclass(frozen=True)
 class PrunePlan:
@@ -124,12 +121,6 @@ class PrunePlan:
     def scan_distance(self) -> int:
         """Distance a scan assumes between query and nearest chunk: the window less one coarse chunk, as in the paper's code."""
         return max(0, self.window_tokens - self.stages[0].chunk_len)
-
-    @property
-    def span_tokens(self) -> int:
-        """Longest span of positions any attention of this plan uses."""
-        most = max(self.stages[-1].keep_tokens, self.special_keep_tokens)
-        return self.sink_tokens + most + self.window_tokens + max(self.block_len, self.stages[0].refresh)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
