@@ -47,6 +47,17 @@ class KVStore(ABC):
         """Keys and values of one layer, [KV, T, D] each; valid until the next reserve, append or truncate."""
 
     @abstractmethod
+    def buffers(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The room for keys and values of one layer, [KV, capacity, D] each, held tokens first; valid until the next reserve.
+
+        Whoever writes to the room behind the held tokens says so with `claim`.
+        """
+
+    @abstractmethod
+    def claim(self, tokens: int) -> None:
+        """Count `tokens` tokens more, which were written to every layer's buffers. Raises ValueError beyond the room."""
+
+    @abstractmethod
     def truncate(self, tokens: int) -> None:
         """Keep the first `tokens` tokens of every layer. Raises ValueError when fewer are held."""
 

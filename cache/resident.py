@@ -18,12 +18,14 @@ class ResidentStore(KVStore):
         self._lengths = [0] * shape.layers
 
     def reserve(self, tokens: int) -> None:
+        """As in KVStore. Takes what the new buffers take and one old buffer more, never two of every buffer."""
         if tokens <= self._capacity:
             return
         empty = torch.empty(self.shape.kv_heads, 0, self.shape.head_dim, dtype=self.shape.dtype, device=self.shape.device)
         for buffers in (self._keys, self._values):
             buffers.extend([empty] * (self.shape.layers - len(buffers)))
-            # one by one, each whole before the next: growing needs room for one copy, and a failure loses nothing
+            # one by one, each whole before the next: growing needs room for one copy, and a failure loses nothing.
+            # on a GPU the old buffers stay in torch's cache, which it empties by itself before it refuses a new one
             for layer in range(self.shape.layers):
                 buffers[layer] = self._grown(buffers[layer], self._lengths[layer], tokens)
         self._capacity = tokens
@@ -45,16 +47,32 @@ class ResidentStore(KVStore):
         start = self._lengths[layer]
         stop = start + keys.shape[1]
         if stop > self._capacity:
-            self.reserve(max(stop, 2 * self._capacity))
+            self._grow(stop)
         self._keys[layer][:, start:stop] = keys
         self._values[layer][:, start:stop] = values
         self._lengths[layer] = stop
 
+    def _grow(self, tokens: int) -> None:
+        """Room for `tokens` tokens, and for as many again where memory allows, so that few appends have to copy."""
+        try:
+            self.reserve(max(tokens, 2 * self._capacity))
+        except MemoryError:
+            self.reserve(tokens)
+
     def view(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         held = self._lengths[layer]
+        keys, values = self.buffers(layer)
+        return keys[:, :held], values[:, :held]
+
+    def buffers(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         if not self._capacity:
             self.reserve(1)
-        return self._keys[layer][:, :held], self._values[layer][:, :held]
+        return self._keys[layer], self._values[layer]
+
+    def claim(self, tokens: int) -> None:
+        if max(self._lengths) + tokens > self._capacity:
+            raise ValueError(f"there is room for {self._capacity} tokens, not for {max(self._lengths) + tokens}")
+        self._lengths = [length + tokens for length in self._lengths]
 
     def truncate(self, tokens: int) -> None:
         if not 0 <= tokens <= self.length:

@@ -16,7 +16,8 @@ from hipcli.console import AnswerWriter, Terminal, amount, duration, write_json
 from hipcli.document import Document
 from hipcli.errors import UsageError
 from hipcli.inspection import check_complete, document_record
-from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, peak_memory_bytes, read, room_for
+from hipcli.memory import peak_memory_bytes
+from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read, room_for
 
 _EXAMPLE = 'hip ask book.pdf "Who signed the treaty?"'
 
@@ -97,7 +98,8 @@ def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
     if answer.decode_rate:
         parts.append(f"answered at {answer.decode_rate:.1f} tokens/s")
     if peak:
-        parts.append(f"peak memory {amount(peak, 'bytes')}")
+        planned = f" (planned {amount(reading.plan.planned_peak_bytes, 'bytes')})" if terminal.verbose else ""
+        parts.append(f"peak memory {amount(peak, 'bytes')}{planned}")
     terminal.note(", ".join(parts))
 
 
@@ -114,8 +116,13 @@ def answer_record(reading: Reading, question: str, answer: Answer, citations: Se
         "answer_tokens": answer.tokens,
         "citations": [citation_record(citation) for citation in citations],
         **run_record(reading),
-        "timing": timing | {"peak_memory_bytes": peak_memory_bytes()},
+        "timing": timing | memory_record(reading),
     }
+
+
+def memory_record(reading: Reading) -> dict[str, int | None]:
+    """Peak memory as JSON, as it was measured and as it was planned before the first chunk."""
+    return {"peak_memory_bytes": peak_memory_bytes(), "planned_peak_bytes": reading.plan.planned_peak_bytes}
 
 
 def citation_record(citation: Citation) -> dict[str, Any]:

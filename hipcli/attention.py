@@ -6,15 +6,19 @@ The only file that uses kernels and cache together. Knows tensors and layers; no
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from transformers import AttentionInterface
 
 from hipcli.cache.base import KVStore
-from hipcli.kernels.backends import BACKENDS, Backend
+from hipcli.kernels.backend import Backend
+from hipcli.kernels.backends import backend_class
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan, preset
 from hipcli.errors import UsageError
+from hipcli.fused import skip_empty_rotation
 from hipcli.settings import AttentionSettings
 
 ATTENTION_NAME = "hip"
@@ -41,21 +45,39 @@ def open_backend(settings: AttentionSettings, rope: Rope, trained_window: int, d
     dense_below = settings.dense_below
     if dense_below is None:
         dense_below = min(DENSE_BELOW, trained_window)
-    name = "torch" if settings.backend == "auto" else settings.backend
+    name = settings.backend
+    if name == "auto":
+        name = "triton" if device.startswith("cuda") else "torch"
     if settings.mode == "dense":
         name = "dense"
-    return BACKENDS[name](resolve_plan(settings, device), rope, dense_below)
+    return backend_class(name)(resolve_plan(settings, device), rope, dense_below)
+
+
+@dataclass(frozen=True)
+class DeviceStep:
+    """A decode step that a CUDA graph can hold: only the device knows its position.
+
+    position: [1] int32, of the new token. stages: per layer the first stage to refresh, None to reuse its list.
+    states: per layer, alive as long as the graph. dense: attend to every key.
+    """
+
+    position: torch.Tensor
+    stages: Sequence[int | None]
+    states: Sequence[object]
+    dense: bool
 
 
 class AttentionRuntime:
     """Attention of all layers over one store.
 
-    decode_step: number of the decode step the next call of the model makes, None while prefilling.
+    decode_step: number of the decode step the next call of the model makes, None while prefilling. device_step: set
+    while the model's call is one that the device alone follows; it takes the place of decode_step.
     """
 
     def __init__(self, backend: Backend, store: KVStore) -> None:
         self.backend, self.store = backend, store
         self.decode_step: int | None = None
+        self.device_step: DeviceStep | None = None
         self.reset_states()
 
     def reset_states(self) -> None:
@@ -64,6 +86,10 @@ class AttentionRuntime:
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q: [H, n, D], k, v: [KV, n, D] of the new tokens, un-rotated -> [H, n, D]."""
+        if self.device_step is not None:
+            step, (keys, values) = self.device_step, self.store.buffers(layer)
+            stage, state = step.stages[layer], step.states[layer]
+            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense)
         held = self.store.view(layer)[0].shape[1]
         self.store.append(layer, self.backend.keys_to_store(k, held), v)
         keys, values = self.store.view(layer)
@@ -85,14 +111,17 @@ def hip_attention(module, query, key, value, attention_mask=None, scaling=None, 
 
 
 class NoRotation(torch.nn.Module):
-    """Stands in for a model's rotary module: cos 1 and sin 0 leave q and k un-rotated, bit for bit."""
+    """Stands in for a model's rotary module, so that q and k arrive un-rotated, bit for bit.
 
-    def __init__(self, head_dim: int) -> None:
+    Gives empty phases where the model's code skips them, else cos 1 and sin 0.
+    """
+
+    def __init__(self, head_dim: int, skipped: bool) -> None:
         super().__init__()
-        self.head_dim = head_dim
+        self.head_dim, self.skipped = head_dim, skipped
 
     def forward(self, x: torch.Tensor, position_ids=None, **kwargs):
-        shape = (1, x.shape[1], self.head_dim)
+        shape = (0,) if self.skipped else (1, x.shape[1], self.head_dim)
         return x.new_ones(shape), x.new_zeros(shape)
 
 
@@ -104,7 +133,7 @@ def take_over(model, head_dim: int) -> Rope:
     AttentionInterface.register(ATTENTION_NAME, hip_attention)
     rotary = model.model.rotary_emb
     rope = Rope(rotary.inv_freq, float(getattr(rotary, "attention_scaling", 1.0)))
-    model.model.rotary_emb = NoRotation(head_dim)
+    model.model.rotary_emb = NoRotation(head_dim, skip_empty_rotation(rotary))
     model.config._attn_implementation = ATTENTION_NAME
     return rope
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli import config
-from hipcli.console import Terminal, amount, duration, write_json, write_stdout
-from hipcli.errors import DiskError, HipError, UsageError
+from hipcli import bench_plot, bench_report, config
+from hipcli.console import Terminal, write_json
+from hipcli.errors import DiskError, DoesNotFit, HipError, UsageError
 
 if TYPE_CHECKING:
+    from hipcli.bench_ceilings import Ceilings
     from hipcli.model import LoadedModel
 
 Row = dict[str, Any]
 SHORTEST = 64
 DEFAULT_CONTEXTS = ("8K", "64K")
+PARTS = ("layer", "model")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
@@ -35,70 +39,206 @@ def parse_context(text: str) -> int:
     return int(number) * _UNITS[unit]
 
 
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to measure. contexts: tokens, ascending. parts: of PARTS. seconds: to spend at most. model and shape: at most one.
+
+    Raises UsageError on what cannot be measured.
+    """
+
+    contexts: tuple[int, ...]
+    parts: tuple[str, ...] = PARTS
+    model: str | None = None
+    shape: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    preset: str = "auto"
+    seconds: float = 300.0
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise UsageError(f"--minutes must be above 0, got {self.seconds / 60:g}")
+        if self.model and self.shape:
+            raise UsageError("--model and --shape cannot be used together", "--shape has random weights of its own")
+        for name in self.parts:
+            if name not in PARTS:
+                raise UsageError(f"--part must be one of {', '.join(PARTS)}, got {name!r}")
+        config.require_preset(self.preset)
+
+
 def run(
-    *, context: Sequence[str], json: bool, model: str | None, minutes: float, whole: bool, preset: str = "auto", out: str | None = None
+    *,
+    context: Sequence[str],
+    json: bool,
+    minutes: float,
+    part: Sequence[str] = (),
+    out: str | None = None,
+    plot: str | None = None,
+    **choices: Any,
 ) -> None:
-    """Measure each context and print its rows. Raises UsageError, ModelError, DiskError."""
-    if not minutes > 0:
-        raise UsageError(f"--minutes must be above 0, got {minutes}")
-    config.require_preset(preset)
-    contexts = sorted({parse_context(text) for text in (context or DEFAULT_CONTEXTS)})
-    terminal = Terminal(as_json=json)
-    loaded = load(model, terminal)
-    sinks = [write_json if json else lambda row: write_stdout(line(row) + "\n")]
-    if out:
-        sinks.append(lambda row: append_line(Path(out), row))
-    for row in measure(loaded, contexts, minutes * 60, whole, preset, terminal):
-        for sink in sinks:
-            sink(row)
+    """Measure each context and print its rows; `choices` are BenchOptions. Raises UsageError, ModelError, DiskError, DoesNotFit."""
+    contexts = tuple(sorted({parse_context(text) for text in (context or DEFAULT_CONTEXTS)}))
+    options = BenchOptions(contexts, tuple(part) or PARTS, seconds=minutes * 60, **choices)
+    if plot:
+        bench_plot.require_plot(Path(plot))
+    terminal, rows = Terminal(as_json=json), []
+    report = None if json else bench_report.open_report()
+    model = load(options, terminal)
+    try:
+        for row in measure(model, options, terminal):
+            rows.append(row)
+            if report is None:
+                write_json(row)
+            else:
+                report.add(row)
+            if out:
+                append_line(Path(out), row)
+    finally:
+        if report is not None:
+            report.close()
+        if plot and rows:
+            draw(Path(plot), rows, terminal)
+    judge(rows[1:])
 
 
-def load(spec: str | None, terminal: Terminal) -> LoadedModel:
+def draw(path: Path, rows: list[Row], terminal: Terminal) -> None:
+    machine = rows[0]
+    weights = " (random weights)" if machine["weights"] == "random" else ""
+    title = f"{machine['model']}{weights}, {machine['dtype']}, {machine['processor' if machine['device'] == 'cpu' else 'device']}"
+    if bench_plot.plot(path, rows, title):
+        terminal.note(f"plot: {path}")
+    else:
+        terminal.warn(f"nothing was measured, so {path} was not drawn")
+
+
+def judge(rows: list[Row]) -> None:
+    """Raise for a run that measured nothing for want of memory, or in which something failed."""
+    if rows and all(row.get("reason") == "memory" for row in rows):
+        raise DoesNotFit("nothing was measured: no context fits the memory", "a shorter --context, a smaller --shape or --model")
+    failed = [row["row"] for row in rows if row.get("reason") == "failed"]
+    if failed:
+        raise HipError(f"{len(failed)} of {len(rows)} measurements failed: {', '.join(failed)}")
+
+
+def load(options: BenchOptions, terminal: Terminal) -> LoadedModel:
+    """The model to measure, on its device. Raises UsageError, ModelError, DoesNotFit."""
+    if options.shape:
+        with terminal.phase(f"making random weights of {options.shape}"):
+            return make_random(options)
     from hipcli.models import obtain_model
 
-    files = obtain_model(spec or config.default_model(), data_dir=config.data_dir(), offline=config.offline(), progress=terminal.sink())
+    spec = options.model or config.default_model()
+    files = obtain_model(spec, data_dir=config.data_dir(), offline=config.offline(), progress=terminal.sink())
     with terminal.phase(f"loading {files.name}"):
+        from hipcli.devices import choose_device
         from hipcli.model import load_model
 
-        return load_model(files.path, name=files.name)
+        return load_model(files.path, name=files.name, device=choose_device(options.device), dtype=options.dtype)
 
 
-def measure(model: LoadedModel, contexts: list[int], seconds: float, whole: bool, preset: str, terminal: Terminal) -> Iterator[Row]:
+def make_random(options: BenchOptions) -> LoadedModel:
+    import torch
+
+    from hipcli.devices import choose_device
+    from hipcli.dtype_probe import choose_dtype
+    from hipcli.memory import free_bytes
+    from hipcli.shapes import random_model
+
+    device = choose_device(options.device)
+    dtype = choose_dtype(device) if options.dtype == "auto" else getattr(torch, options.dtype)
+    return random_model(options.shape or "", device, dtype, free_bytes(device))
+
+
+def measure(model: LoadedModel, options: BenchOptions, terminal: Terminal) -> Iterator[Row]:
     """All rows, the cheap ones of every context first."""
+    from hipcli.bench_ceilings import measure_ceilings
+
+    deadline = time.monotonic() + options.seconds
+    with terminal.phase("measuring the machine's ceilings"):
+        ceilings = measure_ceilings(model.device, model.dtype)
+    weights = "random" if options.shape else "trained"
+    yield machine(model, ceilings) | {"weights": weights}
+    for label, part, tokens, work in cells(model, options, deadline, ceilings):
+        with terminal.phase(label):
+            row = attempt(work, label, part, tokens, model.device)
+        yield row | {"weights": weights}
+
+
+def cells(
+    model: LoadedModel, options: BenchOptions, deadline: float, ceilings: Ceilings
+) -> Iterator[tuple[str, str, int, Callable[[], Row]]]:
+    """Label, part, tokens and measurement of each row."""
     from hipcli import bench_layer, bench_model
 
-    deadline = time.monotonic() + seconds
-    yield machine(model)
-    cells: list[tuple[str, int, Callable[[], Row]]] = []
-    for tokens in contexts:
-        cells += [(f"one layer at {tokens:,} keys", tokens, lambda t=tokens: bench_layer.layer_row(model, t, preset))]
-    for tokens in contexts:
-        for mode in ("sparse", "dense"):
-            work = lambda t=tokens, m=mode: bench_model.model_row(model, t, m, preset, deadline, whole)  # noqa: E731
-            cells.append((f"whole model, {mode}, {tokens:,} tokens", tokens, work))
-    for label, tokens, work in cells:
-        with terminal.phase(label):
-            try:
-                row = work()
-            except (MemoryError, HipError) as error:
-                row = {"row": label, "context": tokens, "skipped": str(error)}
-        yield row
+    if "layer" in options.parts:
+        for tokens in options.contexts:
+            work = partial(bench_layer.layer_row, model, tokens, options.preset, ceilings)
+            yield f"one layer at {tokens:,} keys", "layer", tokens, work
+    if "model" in options.parts:
+        for tokens in options.contexts:
+            for mode in ("sparse", "dense"):
+                limits = bench_model.Limits(deadline, options.whole)
+                work = partial(bench_model.model_row, model, tokens, mode, options.preset, limits, ceilings)
+                yield f"whole model, {mode}, {tokens:,} tokens", "model", tokens, work
 
 
-def machine(model: LoadedModel) -> Row:
-    """What the figures were measured on."""
+def attempt(work: Callable[[], Row], label: str, part: str, tokens: int, device: str) -> Row:
+    """The row that `work` measures, or one that says why there is none. On a CPU an unforeseen fault is raised as it is."""
+    from hipcli.bench_timing import NoTimeLeft
+    from hipcli.devices import empty_cache
+    from hipcli.memory import ran_out_of_memory
+    from hipcli.model import first_line
+
+    skipped = {"row": label, "part": part, "context": tokens}
+    try:
+        return work()
+    except DoesNotFit as error:
+        return skipped | {"skipped": str(error), "reason": "memory"}
+    except NoTimeLeft as error:
+        return skipped | {"skipped": str(error), "reason": "time"}
+    except HipError as error:
+        return skipped | {"skipped": f"failed: {error}", "reason": "failed"}
+    except Exception as error:
+        if ran_out_of_memory(error):
+            return skipped | {"skipped": f"memory ran out: {first_line(error)}", "reason": "memory"}
+        if device == "cpu":
+            raise
+        # drivers, libraries and compilers raise what they like; the other rows are worth having all the same
+        return skipped | {"skipped": f"failed: {first_line(error)}", "reason": "failed"}
+    finally:
+        empty_cache(device)
+
+
+def machine(model: LoadedModel, ceilings: Ceilings) -> Row:
+    """What the figures were measured on, and its ceilings."""
     import platform
 
     import psutil
     import torch
 
-    from hipcli.dtype_probe import matmul_rate
-
-    return {
+    row = {
         "row": "machine", "processor": processor_name() or platform.machine(), "threads": torch.get_num_threads(),
-        "memory_bytes": psutil.virtual_memory().total, "torch": torch.__version__, "model": model.name,
-        "dtype": model.dtype_name, "matmul_gflops": round(matmul_rate(model.dtype) / 1e9),
+        "memory_bytes": psutil.virtual_memory().total, "device": model.device, "torch": torch.__version__,
+        "transformers": version_of("transformers"), "model": model.name, "dtype": model.dtype_name,
+        "matmul_gflops": round(ceilings.matmul_rate / 1e9), "matmul_fp32_gflops": round(ceilings.fp32_rate / 1e9),
+        "read_gbytes_per_second": round(ceilings.read_rate / 1e9),
     }  # fmt: skip
+    if model.device != "cpu":
+        device = torch.cuda.get_device_properties(0)
+        row |= {"device": device.name, "device_memory_bytes": device.total_memory, "cuda": torch.version.cuda}
+        row |= {"triton": version_of("triton")}
+    return row
+
+
+def version_of(distribution: str) -> str | None:
+    """The installed version of a package, None where there is none of that name."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def processor_name() -> str | None:
@@ -109,29 +249,6 @@ def processor_name() -> str | None:
         return None
     names = [row.split(":", 1)[1].strip() for row in text.splitlines() if row.startswith("model name")]
     return names[0] if names else None
-
-
-def line(row: Row) -> str:
-    """One row for a person."""
-    if row["row"] == "machine":
-        memory = amount(row["memory_bytes"], "bytes")
-        head = f"{row['processor']}, {row['threads']} threads, {memory}, torch {row['torch']}"
-        return f"{head}\n{row['model']} in {row['dtype']}; matrix products at {row['matmul_gflops']} GFLOP/s"
-    if "skipped" in row:
-        return f"{row['row']}: not run: {row['skipped']}"
-    if row["row"] == "layer":
-        pairs = (("decode step", "decode"), ("prefill block", "prefill_block"))
-        parts = [
-            f"{name} {row[f'sparse_{key}_ms']:.2f} ms, dense {row[f'dense_{key}_ms']:.2f} ms ({row[f'{key}_speedup']:.1f}x)"
-            for name, key in pairs
-        ]
-        return f"one layer at {row['context']:,} keys: " + "; ".join(parts)
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in row["last_chunk_shares"].items())
-    return (
-        f"whole model at {row['context']:,} tokens, {row['mode']}: prefill {row['prefill_tokens_per_second']:.0f} tokens/s "
-        f"({row['method']}, {duration(row['prefill_seconds'])}), decode {row['decode_tokens_per_second']:.1f} tokens/s, "
-        f"KV {amount(row['kv_bytes'], 'bytes')}, working memory {amount(row['working_bytes'], 'bytes')}; last chunk: {shares}"
-    )
 
 
 def append_line(path: Path, row: Row) -> None:

@@ -1,4 +1,4 @@
-"""The whole model at a given context: prefill, decode, memory, and where the time goes.
+"""The whole model at a given context: prefill, first token, decode steps, memory, and how near it all is to the machine's ceilings.
 
 A prefill that would take too long is sampled: chunks are timed at several places of a context filled with noise (their
 time depends on how many keys there are, not on what they hold) and integrated over the whole.
@@ -7,168 +7,228 @@ time depends on how many keys there are, not on what they hold) and integrated o
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from hipcli.dtype_probe import matmul_rate
-from hipcli.engine import CHUNK_TOKENS, Engine
+from hipcli.bench_ceilings import Ceilings
+from hipcli.bench_decode import decode_fields, use_fastest_dense
+from hipcli.bench_layer import sizes_of
+from hipcli.bench_shares import OperationClock
+from hipcli.bench_timing import NoTimeLeft, is_cuda, synchronize
+from hipcli.bench_work import prefill_flops
+from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit
 from hipcli.model import LoadedModel
 from hipcli.settings import AttentionSettings
 
-DECODE_TOKENS = 34  # the first is prefill's, the second runs every stage, then a whole refresh cycle
-OPERATIONS = {
-    "linear layers": ("linear",),
-    "attention": ("flash_attention", "softmax", "logaddexp"),
-    "gather": ("index_select",),
-    "scan": ("matmul", "bmm", "amax", "topk", "sort", "gather", "masked_fill", "maximum"),
-    "rotation": ("complex", "mul", "copy"),
-}
+ROOM_TOKENS = 256  # question and answer of the decode measurement
+FILL_TOKENS = 1 << 16  # noise made at a time
+DENSE_CHUNK_TOKENS = 8192  # longer ones are no faster, and sampling them takes minutes
 
 
-def model_row(model: LoadedModel, context: int, mode: str, preset: str, deadline: float, whole: bool) -> dict[str, Any]:
-    """Measure one mode at one context. Raises DoesNotFit when memory or the time left is too small, naming the need."""
-    engine = Engine(model, AttentionSettings(mode=mode, preset=preset))
-    plan = engine.plan(context + DECODE_TOKENS + 1)
+@dataclass(frozen=True)
+class Limits:
+    """deadline: when to be done, by time.monotonic. whole: prefill whole contexts all the same."""
+
+    deadline: float
+    whole: bool
+
+    @property
+    def left_seconds(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+
+def model_row(model: LoadedModel, context: int, mode: str, preset: str, limits: Limits, ceilings: Ceilings) -> dict[str, Any]:
+    """Measure one mode at one context. Raises DoesNotFit or NoTimeLeft before it starts, naming the need."""
+    chunk = DENSE_CHUNK_TOKENS if mode == "dense" and is_cuda(model.device) else None
+    engine = Engine(model, AttentionSettings(mode=mode, preset=preset), chunk_tokens=chunk)
+    plan = engine.plan(context + ROOM_TOKENS)
     if not plan.fits:
         raise DoesNotFit(f"it needs {plan.peak_bytes / 2**30:.1f} GiB of memory and {plan.available_bytes / 2**30:.1f} GiB are free")
-    left = deadline - time.monotonic()
-    sampled_seconds = predicted_chunk_seconds(engine, context) * len(sample_starts(engine, context)) / 2
-    if not whole and sampled_seconds > left:
-        raise DoesNotFit(f"sampling it takes about {sampled_seconds:.0f} s and {max(0, left):.0f} s are left; give --minutes more")
+    engine.chunk_tokens = plan.chunk_tokens
+    require_time(engine, context, limits, ceilings)
     try:
-        warm_up(engine)
-        watch = MemoryWatch()
-        if whole or plan.seconds < left / 16:
-            method, seconds = "measured whole", whole_prefill(engine, context, watch)
-        else:
-            method, seconds = "sampled", sampled_prefill(engine, context, watch)
-        decode = decode_rate(engine, watch)
-        shares = last_chunk_shares(engine, context)
-        return {
-            "row": "model", "context": context, "mode": mode, "model": model.name, "dtype": model.dtype_name,
-            "method": method, "prefill_seconds": seconds, "prefill_tokens_per_second": context / seconds,
-            "decode_tokens_per_second": decode, "kv_bytes": plan.kv_bytes,
-            "working_bytes": max(0, watch.peak - watch.base - plan.kv_bytes), "last_chunk_shares": shares,
-        }  # fmt: skip
+        watch = MemoryWatch(model.device)
+        row: dict[str, Any] = {"row": "model", "context": context, "mode": mode, "model": model.name, "dtype": model.dtype_name}
+        if mode == "dense" and is_cuda(model.device):
+            row |= use_fastest_dense(engine, context)
+        engine.store.reserve(context + ROOM_TOKENS)
+        warm_up(engine, context)
+        row |= {"backend": engine.runtime.backend.name, "chunk_tokens": engine.chunk_tokens}
+        row |= prefill_fields(engine, context, plan.seconds, limits, watch)
+        watch.look()
+        flops = prefill_flops(model, engine.runtime.backend, sizes_of(model), context)
+        rate = flops / row["prefill_seconds"]
+        row |= {"prefill_flops_per_second": rate, "prefill_share_of_matmul": rate / ceilings.matmul_rate}
+        row |= {"prefill_floor_seconds": flops / ceilings.matmul_rate}
+        row |= decode_fields(engine, context, row["prefill_seconds"], ceilings)
+        watch.look()
+        working = max(0, watch.peak - watch.base - plan.kv_bytes)
+        row |= {"kv_bytes": plan.kv_bytes, "working_bytes": working, "peak_bytes": watch.peak}
+        row |= {"planned_peak_bytes": plan.planned_peak_bytes}
+        if not is_cuda(model.device):
+            row["last_chunk_shares"] = last_chunk_shares(engine, context)
+        return row
     finally:
         engine.close()
 
 
-class MemoryWatch:
-    """Largest memory of this process at the moments it is asked to look, against that at the start."""
+def require_time(engine: Engine, context: int, limits: Limits, ceilings: Ceilings) -> None:
+    """Raise NoTimeLeft when even sampling would take longer than there is."""
+    left = limits.left_seconds
+    # on average a sampled chunk has half of the keys before it
+    seconds = predicted_chunk_seconds(engine, context, ceilings) * len(sample_starts(engine, context)) / 2
+    if not limits.whole and seconds > left:
+        raise NoTimeLeft(f"sampling it takes about {seconds:.0f} s and {left:.0f} s are left; give --minutes more")
 
-    def __init__(self) -> None:
+
+class MemoryWatch:
+    """Largest memory against that at the start: of this process at the moments it is asked to look, or of a GPU's tensors at any."""
+
+    def __init__(self, device: str) -> None:
         import psutil
 
-        self._process = psutil.Process()
-        self.base = self.peak = self._process.memory_info().rss
+        self._cuda, self._process = is_cuda(device), psutil.Process()
+        if self._cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        self.base = self.peak = torch.cuda.memory_allocated() if self._cuda else self._process.memory_info().rss
 
     def look(self) -> None:
-        self.peak = max(self.peak, self._process.memory_info().rss)
+        self.peak = max(self.peak, torch.cuda.max_memory_allocated() if self._cuda else self._process.memory_info().rss)
 
 
-def predicted_chunk_seconds(engine: Engine, context: int) -> float:
+def predicted_chunk_seconds(engine: Engine, context: int, ceilings: Ceilings) -> float:
     """About how long the last chunk takes."""
     model = engine.model
     keys = context if engine.settings.mode == "dense" else engine._keys_read(context)
     flops = 2 * model.parameters + 12 * model.layers * model.heads * model.head_dim * keys
-    return CHUNK_TOKENS * flops / matmul_rate(model.dtype)
+    return engine.chunk_tokens * flops / ceilings.matmul_rate
 
 
-def warm_up(engine: Engine) -> None:
-    """One chunk that is not counted: the first one also pays for memory and kernels that later ones find ready."""
-    engine._forward(random_ids(engine.model, CHUNK_TOKENS), 0)
+def warm_up(engine: Engine, context: int) -> None:
+    """Chunks that are not counted: the first of a kind also pays for memory and kernels that later ones find ready.
+
+    A GPU compiles kernels for the dense and the sparse part of a context; its dense library plans each length it meets.
+    """
+    if is_cuda(engine.model.device):
+        if engine.settings.mode == "dense":
+            plan_dense_lengths(engine, sample_starts(engine, context), context)
+        else:
+            chunk_at(engine, last_start(engine, context), context)
+            edge = engine.runtime.backend.dense_below // engine.chunk_tokens * engine.chunk_tokens
+            chunk_at(engine, min(edge, last_start(engine, context)), context)
+    chunk_at(engine, 0, context)
     engine._cut(0)
+    synchronize(engine.model.device)
+
+
+@torch.inference_mode()
+def plan_dense_lengths(engine: Engine, starts: Iterable[int], context: int) -> None:
+    """Meet the numbers of keys that dense chunks at `starts` will meet, in one layer, for the library to plan."""
+    model = engine.model
+    fill(engine, context)
+    keys, values = engine.store.view(0)
+    for start in starts:
+        stop = min(context, start + engine.chunk_tokens)
+        q = torch.zeros(model.heads, stop - start, model.head_dim, dtype=model.dtype, device=model.device)
+        engine.runtime.backend.prefill(0, q, keys[:, :stop], values[:, :stop], None)
 
 
 def random_ids(model: LoadedModel, count: int) -> list[int]:
     return torch.randint(0, model.vocab, (count,)).tolist()
 
 
+def prefill_fields(engine: Engine, context: int, planned_seconds: float, limits: Limits, watch: MemoryWatch) -> dict[str, Any]:
+    """Seconds of a prefill and how they were found: whole when asked or when there is time enough, else sampled.
+
+    On a GPU sampling is cheap and says better than any estimate whether there is time; both figures are then kept.
+    """
+    fields: dict[str, Any] = {}
+    share = 16
+    if is_cuda(engine.model.device):
+        planned_seconds, share = sampled_prefill(engine, context, watch), 3
+        fields = {"sampled_prefill_seconds": planned_seconds}
+        engine._cut(0)
+    if limits.whole or planned_seconds < limits.left_seconds / share:
+        if engine.settings.mode == "dense" and is_cuda(engine.model.device):
+            plan_dense_lengths(engine, range(0, context, engine.chunk_tokens), context)
+            engine._cut(0)
+        method, seconds = "measured whole", whole_prefill(engine, context, watch)
+    elif fields:
+        method, seconds = "sampled", planned_seconds
+        fill(engine, context)
+    else:
+        method, seconds = "sampled", sampled_prefill(engine, context, watch)
+    return fields | {"method": method, "prefill_seconds": seconds, "prefill_tokens_per_second": context / seconds}
+
+
 def whole_prefill(engine: Engine, context: int, watch: MemoryWatch) -> float:
+    ids = random_ids(engine.model, context)
     start = time.perf_counter()
-    engine.prefill(random_ids(engine.model, context), lambda done, total: watch.look())
+    engine.prefill(ids, lambda done, total: watch.look(), room=ROOM_TOKENS)
+    synchronize(engine.model.device)
     return time.perf_counter() - start
+
+
+def last_start(engine: Engine, context: int) -> int:
+    """Where the last whole chunk that fits begins."""
+    return max(0, context - engine.chunk_tokens) // engine.chunk_tokens * engine.chunk_tokens
 
 
 def sample_starts(engine: Engine, context: int) -> list[int]:
     """Where chunks are timed: ends, quarters, and both sides of the change from dense to sparse."""
-    last = max(0, context - CHUNK_TOKENS)
+    chunk, last = engine.chunk_tokens, max(0, context - engine.chunk_tokens)
     places = {0, last, *(last * eighth // 8 for eighth in (1, 2, 4, 6))}
     edge = engine.runtime.backend.dense_below
     if engine.settings.mode == "sparse" and edge < context:
-        places |= {max(0, edge - CHUNK_TOKENS), edge}
-    return sorted(place // CHUNK_TOKENS * CHUNK_TOKENS for place in places)
+        places |= {max(0, edge - chunk), edge}
+    return sorted({place // chunk * chunk for place in places})
 
 
 def sampled_prefill(engine: Engine, context: int, watch: MemoryWatch) -> float:
     """Seconds of a whole prefill, from chunks at a few places joined by straight lines."""
-    engine.store.reserve(context + DECODE_TOKENS + CHUNK_TOKENS)
-    places, costs = sorted(set(sample_starts(engine, context))), []
-    for place in places:
-        fill(engine, place)
-        ids = random_ids(engine.model, min(CHUNK_TOKENS, context - place))
-        start = time.perf_counter()
-        engine._forward(ids, place)
-        costs.append((time.perf_counter() - start) / len(ids))
-        watch.look()
+    engine.store.reserve(context + ROOM_TOKENS)
+    places = sample_starts(engine, context)
+    costs = [chunk_at(engine, place, context) for place in places]
+    watch.look()
     fill(engine, context)
     pieces = zip(places, places[1:], costs, costs[1:])
     inner = sum((b - a) * (left + right) / 2 for a, b, left, right in pieces)
     return inner + (context - places[-1]) * costs[-1]
 
 
+def chunk_at(engine: Engine, place: int, context: int) -> float:
+    """Seconds per token of one chunk of random ids that starts at `place`, the keys before it being noise."""
+    fill(engine, place)
+    ids = random_ids(engine.model, min(engine.chunk_tokens, context - place))
+    synchronize(engine.model.device)
+    start = time.perf_counter()
+    engine._forward(ids, place)
+    synchronize(engine.model.device)
+    return (time.perf_counter() - start) / len(ids)
+
+
 def fill(engine: Engine, tokens: int) -> None:
     """Make the store hold `tokens` tokens, new ones being noise."""
     shape = engine.model.store_shape
-    missing = tokens - engine.store.length
-    if missing <= 0:
+    if tokens <= engine.store.length:
         engine._cut(tokens)
-        return
-    noise = torch.randn(shape.kv_heads, missing, shape.head_dim, dtype=shape.dtype, device=shape.device)
-    for layer in range(shape.layers):
-        engine.store.append(layer, noise, noise)
-
-
-def decode_rate(engine: Engine, watch: MemoryWatch) -> float:
-    """Tokens a second over one refresh cycle, after the step that runs every stage."""
-    marks = []
-    for _ in engine.generate(random_ids(engine.model, 8), max_tokens=DECODE_TOKENS):
-        marks.append(time.perf_counter())
-        watch.look()
-    return (len(marks) - 2) / (marks[-1] - marks[1])
+    while (missing := min(FILL_TOKENS, tokens - engine.store.length)) > 0:
+        noise = torch.randn(shape.kv_heads, missing, shape.head_dim, dtype=shape.dtype, device=shape.device)
+        for layer in range(shape.layers):
+            engine.store.append(layer, noise, noise)
 
 
 def last_chunk_shares(engine: Engine, context: int) -> dict[str, float]:
     """How the time of the last chunk divides over kinds of operation."""
-    place = max(0, context - CHUNK_TOKENS) // CHUNK_TOKENS * CHUNK_TOKENS
+    place = last_start(engine, context)
     fill(engine, place)
     start = time.perf_counter()
     with OperationClock() as clock:
-        engine._forward(random_ids(engine.model, min(CHUNK_TOKENS, context - place)), place)
+        engine._forward(random_ids(engine.model, min(engine.chunk_tokens, context - place)), place)
     total = time.perf_counter() - start
     return {kind: round(value / total, 3) for kind, value in clock.shares(total).items()}
-
-
-class OperationClock(TorchDispatchMode):
-    """Adds up the time of each torch operation by kind; a CPU runs them one after another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.spent = dict.fromkeys(OPERATIONS, 0.0)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        start = time.perf_counter()
-        result = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        kind = next((kind for kind, names in OPERATIONS.items() if any(part in name for part in names)), None)
-        if kind:
-            self.spent[kind] += time.perf_counter() - start
-        return result
-
-    def shares(self, total: float) -> dict[str, float]:
-        """Seconds by kind; `other` is what is left of `total`, Python included."""
-        return self.spent | {"other": total - sum(self.spent.values())}

@@ -11,9 +11,9 @@ from typing import Annotated, Optional
 import typer
 
 from hipcli import __version__, faults
-from hipcli.config import Backend, Contexts, Dense, DenseBelow, Encoding, Files, Json, MaxTokens, Minutes, Model, NoMarks
-from hipcli.config import NoStream, Offline, Out, Preset, Question, Questions, Quiet, Seed, Sources, SourcesAndQuestion, Spans, Strict
-from hipcli.config import System, Temperature, TopP, Type, Verbose, Whole
+from hipcli.config import Backend, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model, NoMarks
+from hipcli.config import NoStream, Offline, Out, Parts, Plot, Preset, Question, Questions, Quiet, Seed, Shape, Sources, SourcesAndQuestion
+from hipcli.config import Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
 from hipcli.console import Terminal
 from hipcli.models_command import models_app
 
@@ -62,6 +62,8 @@ def _ask(
     dense_below: DenseBelow = None,
     preset: Preset = "auto",
     backend: Backend = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     encoding: Encoding = None,
     type: Type = None,
     no_stream: NoStream = False,
@@ -104,6 +106,8 @@ def _summarize(
     dense_below: DenseBelow = None,
     preset: Preset = "auto",
     backend: Backend = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     encoding: Encoding = None,
     type: Type = None,
     as_json: Json = False,
@@ -132,6 +136,8 @@ def _inspect(
     model: Model = None,
     dense: Dense = False,
     preset: Preset = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     encoding: Encoding = None,
     type: Type = None,
     as_json: Json = False,
@@ -180,18 +186,24 @@ def _extract(
 def _bench(
     context: Contexts = None,
     model: Model = None,
+    shape: Shape = None,
+    part: Parts = None,
     minutes: Minutes = 5.0,
     whole: Whole = False,
     preset: Preset = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     out: Out = None,
+    plot: Plot = None,
     as_json: Json = False,
 ) -> Work:
     """Measure this machine: sparse against dense attention."""
+    choices = {"model": model, "shape": shape, "device": device, "dtype": dtype, "preset": preset, "whole": whole}
 
     def work() -> None:
         from hipcli import bench
 
-        bench.run(context=context or [], json=as_json, model=model, minutes=minutes, whole=whole, preset=preset, out=out)
+        bench.run(context=context or [], json=as_json, minutes=minutes, part=part or [], out=out, plot=plot, **choices)
 
     return work
 

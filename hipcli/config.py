@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional, get_args
 
 import typer
 
@@ -97,7 +97,9 @@ System = Annotated[Optional[str], _option("--system", metavar="TEXT", help="Repl
 Dense = Annotated[bool, typer.Option("--dense", help="Full attention instead of sparse.")]
 DenseBelow = Annotated[Optional[int], _option("--dense-below", metavar="N", help="Full attention for the first N tokens; 0: never.")]
 Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Attention budget.")]
-Backend = Annotated[Literal["auto", "torch", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where to compute; auto takes a GPU.")]
+Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
+Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
 Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
 Type = Annotated[Optional[Literal["pdf", "text", "markdown"]], _option("--type", "-t", help="Read the documents as this.")]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is complete.")]
@@ -110,3 +112,8 @@ NoMarks = Annotated[bool, typer.Option("--no-marks", help="Leave out the lines t
 Minutes = Annotated[float, typer.Option("--minutes", metavar="X", help="Time to spend at most.")]
 Whole = Annotated[bool, typer.Option("--whole", help="Prefill whole contexts, however long, instead of sampling chunks.")]
 Out = Annotated[Optional[str], _option("--out", metavar="FILE", help="Add each row to this file of JSON lines.")]
+ShapeName = Literal["llama-3.1-8b", "qwen2.5-7b", "llama-3.2-1b", "qwen2.5-0.5b", "smollm2-135m"]
+SHAPE_NAMES = get_args(ShapeName)
+Shape = Annotated[Optional[ShapeName], _option("--shape", help="Measure random weights of this shape instead of a model.")]
+Parts = Annotated[Optional[list[str]], _option("--part", metavar="PART", help="layer or model; both otherwise.")]
+Plot = Annotated[Optional[str], _option("--plot", metavar="FILE", help="Draw context against time: .svg, .png or .pdf.")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -92,13 +93,43 @@ def _machine() -> Iterator[Check]:
 def _devices() -> Iterator[Check]:
     import torch
 
+    from hipcli.devices import untested, unused_accelerators, why_no_gpu
+
+    for name in unused_accelerators():
+        yield Check("accelerator", "ok", f"{name}: hip has not been tested on it and leaves it alone; the CPU is used")
     if not torch.cuda.is_available():
-        yield Check("cuda", "ok", "no device; the CPU is used")
+        yield Check("gpu", "ok", f"{why_no_gpu()}; the CPU is used")
         return
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        name = torch.cuda.get_device_name(index)
-        yield Check(f"cuda {index}", "ok", f"{name}, {amount(free, 'bytes')} free of {amount(total, 'bytes')}, CUDA {torch.version.cuda}")
+        name, used = torch.cuda.get_device_name(index), "" if index == 0 else "; not used"
+        yield Check(f"gpu {index}", "ok", f"{name}, {amount(free, 'bytes')} free of {amount(total, 'bytes')}{used}")
+    kit = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}"
+    yield Check("gpu software", "ok", f"driver {_driver_version()}, torch {torch.__version__} for {kit}")
+    if notice := untested("cuda"):
+        yield Check("gpu", "warn", notice, "hip ask --device cpu")
+    yield _kernels()
+
+
+def _kernels() -> Check:
+    """Whether the Triton kernels can be compiled here."""
+    if util.find_spec("triton") is None:
+        return Check("gpu kernels", "fail", "triton is not installed", "pip install triton; or hip ask --backend torch, which is slow")
+    if not any(shutil.which(name) for name in ("gcc", "clang", "cc")):
+        return Check(
+            "gpu kernels", "fail", "triton needs a C compiler and finds none", "install gcc; or hip ask --backend torch, which is slow"
+        )
+    return Check("gpu kernels", "ok", f"Triton {metadata.version('triton')} is used")
+
+
+def _driver_version() -> str:
+    """Version of NVIDIA's driver, "unknown" where its own tool does not tell."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        said = []
+    return said[0] if said else "unknown"
 
 
 def _number_format() -> Iterator[Check]:
@@ -110,6 +141,10 @@ def _number_format() -> Iterator[Check]:
     chosen = str(choose_dtype("cpu")).removeprefix("torch.")
     speeds = ", ".join(f"{name} {rate:,.0f} GFLOP/s" for name, rate in rates.items())
     yield Check("cpu numbers", "ok", f"{chosen} is used ({speeds})")
+    if torch.cuda.is_available():
+        chosen = choose_dtype("cuda")
+        rate = matmul_rate(chosen, "cuda") / 1e12
+        yield Check("gpu numbers", "ok", f"{str(chosen).removeprefix('torch.')} is used ({rate:,.0f} TFLOP/s)")
 
 
 def _storage() -> Iterator[Check]:

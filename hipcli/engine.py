@@ -5,30 +5,55 @@ Knows ids and models; no text, no tokenizer, no terminal.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from hipcli.attention import AttentionRuntime, bind, open_backend, preset_name
 from hipcli.cache.resident import ResidentStore
+from hipcli.decoding import make_decoder
+from hipcli.devices import empty_cache, settle
 from hipcli.dtype_probe import matmul_rate
 from hipcli.errors import DoesNotFit
-from hipcli.memory import MemoryPlan, give_back_free_memory, plan_memory
+from hipcli.memory import MemoryPlan, give_back_free_memory, plan_memory, ran_out_of_memory
 from hipcli.model import LoadedModel, positions
 from hipcli.sampling import Sampler, Sampling
 from hipcli.settings import AttentionSettings
 
-CHUNK_TOKENS = 1024  # a multiple of every preset's block length
+CHUNK_TOKENS = 1024  # a multiple of every preset's block length, as all chunk lengths are
+GPU_CHUNK_TOKENS = (32768, 16384, 8192, 4096, 2048, CHUNK_TOKENS)  # longer ones keep a GPU busier and need more memory
+LEAST_CHUNK_TOKENS = 64
+WAYS_OUT = "use fewer pages, a smaller --max-tokens, a smaller model, or a machine with more memory; nothing was cut off"
 
 
 class Engine:
-    """One sequence on one model. `finish_reason` of the last answer: "stop" or "length"."""
+    """One sequence on one model.
 
-    def __init__(self, model: LoadedModel, settings: AttentionSettings) -> None:
-        self.model, self.settings = model, settings
+    finish_reason: of the last answer, "stop" or "length". chunk_tokens: length of a prefill's chunks, a multiple of 64;
+    `prefill` chooses it from the memory that is free unless it was given. on_notice: gets what a user should know.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        settings: AttentionSettings,
+        *,
+        chunk_tokens: int | None = None,
+        on_notice: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        if chunk_tokens is not None and (chunk_tokens < LEAST_CHUNK_TOKENS or chunk_tokens % LEAST_CHUNK_TOKENS):
+            raise ValueError(f"chunk_tokens must be a positive multiple of {LEAST_CHUNK_TOKENS}, got {chunk_tokens}")
+        self.model, self.settings, self._on_notice = model, settings, on_notice
         backend = open_backend(settings, model.rope, model.trained_window, model.device)
         self.store = ResidentStore(model.store_shape)
         self.runtime = AttentionRuntime(backend, self.store)
+        self.decoder = make_decoder(model, self.runtime)
+        # torch's own operations hold a whole chunk's scores: only the kernels and dense attention gain by longer ones
+        long = model.device != "cpu" and self.runtime.backend.name in ("triton", "dense")
+        self._chunk_lengths = (chunk_tokens,) if chunk_tokens else GPU_CHUNK_TOKENS if long else (CHUNK_TOKENS,)
+        # until a plan knows better: what runs at nearly full speed on every GPU
+        self.chunk_tokens = 8192 if len(self._chunk_lengths) > 1 else self._chunk_lengths[0]
         self.finish_reason: str | None = None
         self._answering = False
 
@@ -46,8 +71,19 @@ class Engine:
         return {"mode": self.settings.mode, "preset": name, "dense_below": below, "backend": self.runtime.backend.name}
 
     def plan(self, tokens: int) -> MemoryPlan:
-        """What holding `tokens` tokens in all would need."""
-        return plan_memory(self.model, tokens, self.store.allocated_bytes, self._keys_read(tokens), matmul_rate(self.model.dtype))
+        """What holding `tokens` tokens in all would need, and the chunk length that fits."""
+        backend, sparse = self.runtime.backend, self.settings.mode == "sparse"
+        return plan_memory(
+            self.model,
+            tokens,
+            prune=backend.plan if sparse else None,
+            held_bytes=self.store.allocated_bytes,
+            # torch's sparse attention keeps rotated keys for as long as it is dense
+            rotated_tokens=min(tokens, backend.dense_below) if backend.name == "torch" else 0,
+            keys_read=self._keys_read(tokens),
+            rate=matmul_rate(self.model.dtype, self.model.device),
+            chunk_lengths=self._chunk_lengths,
+        )
 
     def _keys_read(self, tokens: int) -> float:
         """Mean number of keys that a query of a prefill of `tokens` tokens reads."""
@@ -61,36 +97,78 @@ class Engine:
         """Append ids to the prefix, in chunks; on_chunk gets (tokens done, tokens in all) after each.
 
         room: tokens of question and answer to keep memory for. Raises DoesNotFit, before any work, when keys and values
-        of all of it exceed the memory there is. An interrupted prefill keeps its whole chunks.
+        of all of it exceed the memory there is. An interrupted prefill keeps its whole chunks. When memory ends on the
+        way all the same, it goes on with shorter chunks.
         """
         plan = self.plan(self.cached_len + len(ids) + room)
         if not plan.fits:
-            need, have = plan.peak_bytes / 2**30, plan.available_bytes / 2**30
-            raise DoesNotFit(
-                f"{plan.tokens:,} tokens need {need:.1f} GiB of memory and {have:.1f} GiB are free",
-                "use fewer pages, a smaller --max-tokens, a smaller model, or a machine with more memory; nothing was cut off",
-            )
-        self.store.reserve(plan.tokens)
+            raise self._does_not_fit(plan)
+        self.chunk_tokens = plan.chunk_tokens
+        try:
+            self.store.reserve(plan.tokens)
+        except MemoryError as error:
+            raise self._does_not_fit(plan) from error
         for done in self._forward_chunks(ids):
             if on_chunk:
                 on_chunk(done, len(ids))
 
+    def _does_not_fit(self, plan: MemoryPlan) -> DoesNotFit:
+        need, have = plan.peak_bytes / 2**30, plan.available_bytes / 2**30
+        kind, way = ("memory", "") if plan.device == "cpu" else ("GPU memory", "run with --device cpu, ")
+        return DoesNotFit(f"{plan.tokens:,} tokens need {need:.1f} GiB of {kind} and {have:.1f} GiB are free", way + WAYS_OUT)
+
+    def warm_up(self, tokens: int) -> None:
+        """Compile and capture what decoding needs. tokens: of prefix, question and answer together."""
+        try:
+            self.decoder.prepare(tokens)
+        except MemoryError as error:
+            raise self._does_not_fit(self.plan(tokens)) from error
+
     def _forward_chunks(self, ids: Sequence[int]) -> Iterator[int]:
-        """Run ids through the model in chunks that end at multiples of CHUNK_TOKENS; yields tokens done."""
+        """Run ids through the model in chunks that end at multiples of chunk_tokens; yields tokens done."""
         held = self.cached_len
         # a slice at a time: a long document never exists as one tensor of Python integers
         start = 0
         while start < len(ids):
-            stop = min(len(ids), start + CHUNK_TOKENS - (held + start) % CHUNK_TOKENS)
-            try:
-                self._hidden = self._forward(ids[start:stop], held + start)
-            except BaseException:
-                # layers that ran hold the chunk and the others do not
-                self._cut(held + start)
-                raise
-            give_back_free_memory()
+            stop = min(len(ids), start + self.chunk_tokens - (held + start) % self.chunk_tokens)
+            hidden = self._try_chunk(ids[start:stop], held + start)
+            if hidden is None:
+                self._shorten_chunks(stop - start)
+                continue
+            self._hidden = hidden
+            if self.model.device == "cpu":
+                give_back_free_memory()
+            else:
+                # a chunk counts as done when the GPU is done with it, not when it was handed over
+                settle(self.model.device)
             start = stop
             yield start
+
+    def _try_chunk(self, ids: Sequence[int], start: int) -> torch.Tensor | None:
+        """`_forward`, or None when memory ran out; whatever stops it, the store ends before the chunk."""
+        try:
+            return self._forward(ids, start)
+        except BaseException as fault:
+            # layers that ran hold the chunk and the others do not
+            self._cut(start)
+            if not ran_out_of_memory(fault):
+                raise
+        # only now that the fault is gone do the tensors of the calls it came through go
+        return None
+
+    def _shorten_chunks(self, failed_tokens: int) -> None:
+        """Halve chunk_tokens until it is less than the length of a chunk that found no memory, and say so."""
+        what = "memory ran out" if self.model.device == "cpu" else "the GPU ran out of memory"
+        if failed_tokens <= LEAST_CHUNK_TOKENS:
+            raise DoesNotFit(f"{what} after {self.cached_len:,} tokens, even with a chunk of {failed_tokens}", WAYS_OUT)
+        while self.chunk_tokens >= failed_tokens:
+            self.chunk_tokens = max(LEAST_CHUNK_TOKENS, self.chunk_tokens // 2 // LEAST_CHUNK_TOKENS * LEAST_CHUNK_TOKENS)
+        # what failed once would fail again for the next document
+        self._chunk_lengths = tuple(length for length in self._chunk_lengths if length <= self.chunk_tokens) or (self.chunk_tokens,)
+        # a call that kept the fault would keep its tensors too
+        gc.collect()
+        empty_cache(self.model.device)
+        self._on_notice(f"{what} at a chunk of {failed_tokens:,} tokens: going on with {self.chunk_tokens:,}")
 
     def _cut(self, tokens: int) -> None:
         """Keep the first `tokens` tokens and nothing that was worked out from later ones."""
@@ -98,8 +176,8 @@ class Engine:
         self.runtime.reset_states()
 
     def _forward(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """Hidden state of the last of ids, [1, 1, hidden]."""
-        return self._hidden_states(ids, start)[:, -1:]
+        """Hidden state of the last of ids, [1, 1, hidden]; a copy, so that those of the whole chunk can go."""
+        return self._hidden_states(ids, start)[:, -1:].clone()
 
     @torch.inference_mode()
     def _hidden_states(self, ids: Sequence[int], start: int) -> torch.Tensor:
@@ -109,11 +187,6 @@ class Engine:
         bind(self.model.network, self.runtime)
         where = positions(start, start + batch.shape[1], batch)
         return self.model.network.model(input_ids=batch, position_ids=where, use_cache=False).last_hidden_state
-
-    @torch.inference_mode()
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[1, 1, hidden] -> [vocab] fp32, of one position only."""
-        return self.model.network.lm_head(hidden)[0, 0].float()
 
     def generate(
         self,
@@ -136,6 +209,7 @@ class Engine:
         prefix, self.finish_reason, self._answering = self.cached_len, None, True
         sampler = Sampler(sampling, self.model.device)
         try:
+            self.warm_up(prefix + len(suffix) + max_tokens)
             for _ in self._forward_chunks(suffix):
                 pass
             if on_suffix:
@@ -146,16 +220,12 @@ class Engine:
             self._cut(prefix)
 
     def _decode(self, hidden, max_tokens: int, sampler: Sampler, stop_ids: frozenset[int]) -> Iterator[int]:
-        for step in range(max_tokens):
-            token = sampler.draw(self._logits(hidden))
+        for count, token in enumerate(self.decoder.ids(hidden, max_tokens, sampler), 1):
             if token in stop_ids:
                 self.finish_reason = "stop"
                 return
-            self.finish_reason = "length" if step + 1 == max_tokens else None
+            self.finish_reason = "length" if count == max_tokens else None
             yield token
-            if step + 1 < max_tokens:
-                self.runtime.decode_step = step
-                hidden = self._forward([token], self.cached_len)
 
     def close(self) -> None:
         """Give the memory of the prefix back."""

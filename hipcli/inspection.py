@@ -31,6 +31,8 @@ class Fit:
     model: str | None = None
     device: str | None = None
     kv_bytes: int | None = None
+    working_bytes: int | None = None
+    chunk_tokens: int | None = None
     peak_bytes: int | None = None
     available_bytes: int | None = None
     fits: bool | None = None
@@ -128,6 +130,8 @@ def _fit(document: Document, options: RunOptions, terminal: Terminal) -> Fit:
             model=files.name,
             device=f"{model.dtype_name} on {model.device}",
             kv_bytes=plan.kv_bytes,
+            working_bytes=plan.working_bytes,
+            chunk_tokens=plan.chunk_tokens,
             peak_bytes=plan.peak_bytes,
             available_bytes=plan.available_bytes,
             fits=plan.fits,
@@ -178,7 +182,8 @@ def _fit_lines(document: Document, fit: Fit) -> list[str]:
 
 def _record(document: Document, fit: Fit) -> dict[str, Any]:
     words = sum(len(page.text.split()) for page in document.pages)
-    plan = {name: getattr(fit, name) for name in ("kv_bytes", "peak_bytes", "available_bytes", "fits", "seconds")}
+    sizes = ("device", "kv_bytes", "working_bytes", "chunk_tokens", "peak_bytes", "available_bytes", "fits", "seconds")
+    plan = {name: getattr(fit, name) for name in sizes}
     return {
         "schema_version": 1,
         "document": document_record(document) | {"words": words, "tokens": fit.tokens, "tokens_estimated": not fit.counted},

@@ -17,8 +17,10 @@ from hipcli.attention import AttentionRuntime, bind, open_backend, take_over
 from hipcli.cache.base import StoreShape
 from hipcli.cache.resident import ResidentStore
 from hipcli.dtype_probe import choose_dtype
-from hipcli.errors import HipError, ModelError
+from hipcli.errors import DoesNotFit, HipError, ModelError
+from hipcli.fused import fuse_norms
 from hipcli.kernels.rope import Rope
+from hipcli.memory import free_bytes
 from hipcli.settings import AttentionSettings
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -53,6 +55,16 @@ class LoadedModel:
         return self.store_shape.bytes_per_token
 
     @property
+    def hidden_size(self) -> int:
+        """Width of a hidden state."""
+        return self.network.config.hidden_size
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width inside the MLP."""
+        return self.network.config.intermediate_size
+
+    @property
     def dtype_name(self) -> str:
         return str(self.dtype).removeprefix("torch.")
 
@@ -70,7 +82,7 @@ def named_faults(what: str, hint: str | None = None):
     """Turn what libraries raise over damaged files, of whatever type, into a ModelError that begins with `what`."""
     try:
         yield
-    except (HipError, MemoryError):
+    except (HipError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise ModelError(f"{what}: {first_line(error)}", hint) from error
@@ -104,18 +116,30 @@ def unsupported(config) -> str | None:
     return None
 
 
-def load_model(path: Path, *, dtype: str = "auto", device: str = "cpu", name: str | None = None) -> LoadedModel:
+def load_model(path: Path, *, dtype: str = "auto", device: str = "cpu", name: str | None = None, backend: str = "auto") -> LoadedModel:
     """Load the model directory `path`, take over its attention and check it against the stock model.
 
-    dtype: "auto" (probed on a CPU), "float32" or "bfloat16". Raises ModelError for anything that cannot work.
+    dtype: "auto" (probed on a CPU), "float32", "bfloat16" or "float16". device: "cpu" or "cuda". backend: that of the
+    check. Raises ModelError for anything that cannot work, DoesNotFit for weights larger than the GPU's free memory.
     """
     name = name or Path(path).name
     with named_faults(f"the model {name} cannot be used"):
         refuse_unsupported(read_config(path), name)
     chosen = choose_dtype(device) if dtype == "auto" else getattr(torch, dtype)
-    network = load_network(path, name, chosen).to(device).eval()
+    network = place(load_network(path, name, chosen).eval(), name, device)
     with named_faults(f"the model {name} cannot be run"):
-        return checked(network, name, chosen, device)
+        return checked(network, name, chosen, device, backend)
+
+
+def place(network: torch.nn.Module, name: str, device: str) -> torch.nn.Module:
+    """Move a network to its device. Raises DoesNotFit, before anything is moved, when its weights exceed the free memory."""
+    if device == "cpu":
+        return network
+    need, free = sum(weight.numel() * weight.element_size() for weight in network.parameters()), free_bytes(device)
+    if need > free:
+        sizes = f"{need / 2**30:.1f} GiB and {free / 2**30:.1f} GiB of the GPU's memory are free"
+        raise DoesNotFit(f"the weights of {name} take {sizes}", "run with --device cpu, or use a smaller model")
+    return network.to(device)
 
 
 def load_network(path: Path, name: str, dtype: torch.dtype):
@@ -137,19 +161,24 @@ def load_network(path: Path, name: str, dtype: torch.dtype):
 
 
 @torch.inference_mode()
-def checked(network, name: str, dtype: torch.dtype, device: str) -> LoadedModel:
-    """Take over the attention of a stock network and compare 32 tokens before and after. Raises ModelError."""
+def checked(network, name: str, dtype: torch.dtype, device: str, backend: str = "auto") -> LoadedModel:
+    """Take over the attention of a stock network and compare 32 tokens before and after. Raises ModelError.
+
+    backend: computes our side of the comparison, as in AttentionSettings.
+    """
     config = network.config
     ids = torch.randint(0, config.vocab_size, (1, CHECK_TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
     stock = network(input_ids=ids, use_cache=False).logits.float()
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     rope = take_over(network, head_dim)
+    if device != "cpu":
+        fuse_norms(network)
     parameters = sum(weight.numel() for weight in network.parameters())
     fields = (config.num_hidden_layers, heads, config.num_key_value_heads, head_dim)
     sizes = (config.max_position_embeddings, config.vocab_size, parameters)
     model = LoadedModel(name, network, rope, dtype, device, *fields, *sizes, 0.0)
-    ours = self_check_logits(model, ids)
+    ours = self_check_logits(model, ids, backend)
     error = float((ours - stock).norm() / stock.norm())
     if not error <= check_tolerance(dtype, model.layers):
         raise ModelError(f"the model {name} fails its self-check: logits differ from the stock model by {error:.1e}")
@@ -165,10 +194,10 @@ def check_tolerance(dtype: torch.dtype, layers: int) -> float:
     return (4 * torch.finfo(dtype).eps + 1e-5) * layers**0.5
 
 
-def self_check_logits(model: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
+def self_check_logits(model: LoadedModel, ids: torch.Tensor, backend: str = "auto") -> torch.Tensor:
     """Logits of every position through our attention, half prefilled at once and the rest token by token."""
-    backend = open_backend(AttentionSettings(), model.rope, model.trained_window, model.device)
-    runtime = AttentionRuntime(backend, ResidentStore(model.store_shape))
+    opened = open_backend(AttentionSettings(backend=backend), model.rope, model.trained_window, model.device)
+    runtime = AttentionRuntime(opened, ResidentStore(model.store_shape))
     bind(model.network, runtime)
     half = ids.shape[1] // 2
     logits = [model.network(input_ids=ids[:, :half], position_ids=positions(0, half, ids), use_cache=False).logits]

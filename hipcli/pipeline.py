@@ -5,76 +5,29 @@ Shared by every command that asks something of a document. Knows nothing of how 
 
 from __future__ import annotations
 
-import math
 import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hipcli import config
 from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
-from hipcli.errors import InputError, ModelError, UsageError
+from hipcli.errors import InputError, ModelError
+from hipcli.options import RunOptions
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
+    from hipcli.memory import MemoryPlan
     from hipcli.models import ModelFiles
     from hipcli.tokens import EncodedDocument, PromptParts, Tokenizer
 
     Room = Callable[[PromptParts, EncodedDocument], int]
 
 _STDIN_PATIENCE_S = 2.0
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What the user asked for, checked; raises UsageError.
-
-    model: None means HIP_MODEL or the default. dense_below: tokens, None means the model's own limit.
-    """
-
-    sources: tuple[str, ...]
-    model: str | None = None
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int | None = None
-    system: str | None = None
-    dense: bool = False
-    dense_below: int | None = None
-    preset: str = "auto"
-    backend: str = "auto"
-    encoding: str | None = None
-    type: str | None = None
-    strict: bool = False
-    stream: bool = True
-    offline: bool = False
-
-    @classmethod
-    def chosen(cls, sources: Sequence[str], given: dict[str, Any], **more: Any) -> RunOptions:
-        """The options among a command's parameters."""
-        known = {item.name for item in fields(cls)} - {"sources"}
-        return cls(tuple(sources), **{name: value for name, value in given.items() if name in known}, **more)
-
-    def __post_init__(self) -> None:
-        if not self.sources:
-            raise UsageError("no document was given", 'hip ask book.pdf "Who signed the treaty?"')
-        if self.sources.count("-") > 1:
-            raise UsageError("standard input ('-') can be read only once")
-        _require(self.max_tokens >= 1, "--max-tokens", "at least 1", self.max_tokens)
-        finite = math.isfinite(self.temperature) and self.temperature >= 0
-        _require(finite, "--temperature", "0 or more", self.temperature)
-        _require(0 < self.top_p <= 1, "--top-p", "above 0 and at most 1", self.top_p)
-        _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", "0 or more, below 2^63", self.seed)
-        _require(self.dense_below is None or self.dense_below >= 0, "--dense-below", "0 or more", self.dense_below)
-
-
-def _require(holds: bool, name: str, wanted: str, got: object) -> None:
-    if not holds:
-        raise UsageError(f"{name} must be {wanted}, got {got}")
 
 
 @dataclass(frozen=True)
@@ -106,6 +59,7 @@ class Reading:
     files: ModelFiles
     engine: Engine
     model: Any
+    plan: MemoryPlan
     timing: dict[str, float] = field(default_factory=dict)
 
     def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Answer:
@@ -228,16 +182,27 @@ def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[T
         return tokenizer, tokenizer.encode_document(document, on_chars=phase.to)
 
 
+def run_device(options: RunOptions) -> str:
+    """The device of a run; raises UsageError when it is not there or cannot run the backend that was asked for."""
+    from hipcli.devices import choose_device
+
+    return choose_device(options.device, options.backend)
+
+
 @contextmanager
 def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> Iterator[tuple[Any, Engine]]:
-    """Load the model and give it an engine, closed in the end; raises ModelError."""
+    """Load the model and give it an engine, closed in the end; raises ModelError, DoesNotFit, UsageError."""
     settings = attention_settings(options)
     with terminal.phase(f"loading {files.name}"):
+        from hipcli.devices import untested
         from hipcli.engine import Engine
         from hipcli.model import load_model
 
-        model = load_model(files.path, name=files.name)
-        engine = Engine(model, settings)
+        device = run_device(options)
+        if notice := untested(device):
+            terminal.warn(notice)
+        model = load_model(files.path, name=files.name, device=device, dtype=options.dtype, backend=options.backend)
+        engine = Engine(model, settings, on_notice=terminal.warn)
     try:
         yield model, engine
     finally:
@@ -249,10 +214,12 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     """Everything up to the end of the prefill.
 
     room: tokens that the plan keeps free for a question.
-    Raises ModelError, DoesNotFit.
+    Raises ModelError, DoesNotFit, UsageError.
     """
-    # a wrong name must not cost a download
+    # a wrong name must not cost a download, nor a device that is not there; asking torch for one takes a second
     attention_settings(options)
+    if options.device == "cuda" or options.backend == "triton":
+        run_device(options)
     clock = time.monotonic()
     files = find_model(options, terminal)
     tokenizer, encoded = encode(document, files, terminal)
@@ -265,12 +232,19 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
             raise ModelError(f"the tokenizer of {files.name} has more tokens than its weights", "fetch or copy the model's files again")
         spare = room(prompt, encoded) + options.max_tokens
         plan = engine.plan(len(ids) + spare)
-        terminal.detail(
-            f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, KV {amount(plan.kv_bytes, 'bytes')}, "
-            f"peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, about {duration(plan.seconds)}"
-        )
+        terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
         timing |= _prefill(engine, ids, spare, terminal)
-        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, timing)
+        if model.device != "cpu":
+            timing |= _warm_up(engine, plan.tokens, terminal)
+        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, timing)
+
+
+def plan_line(plan: MemoryPlan) -> str:
+    """A plan in words."""
+    return (
+        f"KV {amount(plan.kv_bytes, 'bytes')}, peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, "
+        f"chunks of {plan.chunk_tokens:,}, about {duration(plan.seconds)}"
+    )
 
 
 def _prefill(engine: Engine, ids: list[int], room: int, terminal: Terminal) -> dict[str, float]:
@@ -281,15 +255,9 @@ def _prefill(engine: Engine, ids: list[int], room: int, terminal: Terminal) -> d
     return {"prefill_seconds": seconds, "prefill_tokens_per_second": len(ids) / max(seconds, 1e-9)}
 
 
-def peak_memory_bytes() -> int | None:
-    """Largest memory this process has held (on the GPU when it used one); None where the system cannot tell."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # kilobytes on Linux, bytes on macOS
-    return peak if sys.platform == "darwin" else peak * 1024
+def _warm_up(engine: Engine, tokens: int, terminal: Terminal) -> dict[str, float]:
+    """What decoding compiles and captures, as a phase of its own, so that the first answer is as fast as the others."""
+    began = time.monotonic()
+    with terminal.phase("preparing the GPU"):
+        engine.warm_up(tokens)
+    return {"warm_up_seconds": time.monotonic() - began}

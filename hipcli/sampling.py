@@ -39,12 +39,12 @@ class Sampler:
         else:
             self.generator.manual_seed(sampling.seed)
 
-    def draw(self, logits: torch.Tensor) -> int:
-        """logits: [vocab] -> id."""
+    def draw(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits: [vocab] -> id, [] int64 on the same device: nothing waits for it here."""
         import torch
 
         if self.sampling.temperature == 0:
-            return int(logits.argmax())
+            return logits.argmax()
         # relative to the best, so that no temperature, however small, overflows
         probabilities = ((logits.double() - logits.max()) / self.sampling.temperature).softmax(-1)
         if self.sampling.top_p < 1:
@@ -52,6 +52,6 @@ class Sampler:
             # the id that crosses top_p still belongs to the set
             beyond = ordered.cumsum(-1) - ordered >= self.sampling.top_p
             beyond[0] = False
-            ordered[beyond] = 0
+            ordered = ordered.masked_fill(beyond, 0)
             probabilities = torch.zeros_like(probabilities).scatter(0, order, ordered)
-        return int(torch.multinomial(probabilities, 1, generator=self.generator))
+        return torch.multinomial(probabilities, 1, generator=self.generator)[0]

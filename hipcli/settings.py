@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from hipcli.errors import UsageError
 
 MODES = ("sparse", "dense")
-BACKENDS = ("auto", "torch", "reference")
+BACKENDS = ("auto", "torch", "triton", "reference")
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 SHARES = (None, "group", "all")
 
 
@@ -17,7 +19,8 @@ class AttentionSettings:
 
     mode: "sparse" prunes, "dense" reads every key. preset: a name of kernels.stages.PRESETS, or "auto": the default on
     an accelerator, the cheaper "cpu" on a CPU. dense_below: blocks that end below this position are dense; None means
-    min(8192, trained window), 0 means always sparse. backend: "auto", "torch" or "reference". share: None keeps the preset's.
+    min(8192, trained window), 0 means always sparse. backend: "auto" (triton on a GPU, torch on a CPU), "torch", "triton" or
+    "reference". share: None keeps the preset's.
     Raises UsageError on a value that is not among these.
     """
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hipcli.ask import run_record, show_numbers
+from hipcli.ask import memory_record, run_record, show_numbers
 from hipcli.console import Terminal, visible, without_controls, write_json, write_stdout
 from hipcli.document import Document
 from hipcli.errors import UsageError
@@ -233,7 +233,7 @@ def _record(reading: Reading, parts: Sequence[Span], summaries: Sequence[Answer]
         "spans": spans,
         "coverage": _coverage_records(reading, parts, summaries),
         **run_record(reading),
-        "timing": {name: round(value, 4) for name, value in timing.items()},
+        "timing": {name: round(value, 4) for name, value in timing.items()} | memory_record(reading),
     }
 
 

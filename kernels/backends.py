@@ -1,41 +1,14 @@
-"""One interface over the ways to attend: reference loops, vectorised torch, and dense attention for comparison."""
+"""The ways to attend, by name: Triton kernels, vectorised torch, reference loops, and dense attention for comparison."""
 
 from __future__ import annotations
-
-from abc import ABC, abstractmethod
 
 import torch
 
 from hipcli.kernels import reference, torch_decode, torch_prefill
-from hipcli.kernels.rope import Rope, rotate
-from hipcli.kernels.stages import PrunePlan
+from hipcli.kernels.backend import Backend
+from hipcli.kernels.rope import rotate
 from hipcli.kernels.torch_attend import dense_decode, dense_prefill
 from hipcli.kernels.torch_state import LayerState
-
-
-class Backend(ABC):
-    """Attention of one model. q: [H, Q, D]; k, v: [KV, T, D]; queries are the last Q of the T positions."""
-
-    name: str
-
-    def __init__(self, plan: PrunePlan, rope: Rope, dense_below: int) -> None:
-        self.plan, self.rope, self.dense_below = plan, rope, dense_below
-
-    def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
-        """What a store should keep of new keys [KV, n, D] whose first position is `start`: as they are, un-rotated."""
-        return keys
-
-    @abstractmethod
-    def new_state(self) -> object:
-        """What one layer keeps between calls; needed anew after tokens were cut off."""
-
-    @abstractmethod
-    def prefill(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: object) -> torch.Tensor:
-        """Many queries; returns [H, Q, D] in q's dtype."""
-
-    @abstractmethod
-    def decode(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: object, from_stage: int | None) -> torch.Tensor:
-        """One query; stages from `from_stage` on are run again, None reuses the layer's list. Returns [H, 1, D]."""
 
 
 class TorchBackend(Backend):
@@ -91,4 +64,13 @@ class DenseBackend(Backend):
         return dense_decode(rotate(q, self.rope.one(k.shape[1] - 1)), k, v)
 
 
-BACKENDS = {backend.name: backend for backend in (TorchBackend, ReferenceBackend, DenseBackend)}
+_HERE = {backend.name: backend for backend in (TorchBackend, ReferenceBackend, DenseBackend)}
+
+
+def backend_class(name: str) -> type[Backend]:
+    """The backend called `name`. Triton is imported only when it is asked for: not every machine has it."""
+    if name == "triton":
+        from hipcli.kernels.triton_backend import TritonBackend
+
+        return TritonBackend
+    return _HERE[name]

@@ -18,6 +18,8 @@ class Rope:
         self.inv_freq = inv_freq.detach().float()
         self.scaling = float(scaling)
         self._table = torch.empty(0, inv_freq.numel(), dtype=torch.complex64, device=inv_freq.device)
+        self._cos_sin: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._handed_out: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def table(self, length: int) -> torch.Tensor:
         """[length, D/2] complex64 phases of positions 0 .. length-1; grown once and kept."""
@@ -28,6 +30,19 @@ class Rope:
             angles = positions[:, None] * self.inv_freq
             self._table = torch.polar(torch.full_like(angles, self.scaling), angles)
         return self._table[:length]
+
+    def cos_sin(self, length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """The table as kernels read it for keys of `dtype`: cos and sin, each [N, D/2] with N >= length.
+
+        In fp16 beside two-byte keys: its 11 bits lose nothing that rounding the rotated key to bf16 keeps. Tables that were
+        handed out stay alive when a longer one takes their place: a captured graph may still read them.
+        """
+        kind = torch.float32 if dtype.itemsize > 2 else torch.float16
+        if kind not in self._cos_sin or self._cos_sin[kind][0].shape[0] < length:
+            table = self.table(max(length, self._table.shape[0]))
+            self._cos_sin[kind] = table.real.to(kind).contiguous(), table.imag.to(kind).contiguous()
+            self._handed_out.append(self._cos_sin[kind])
+        return self._cos_sin[kind]
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
         """positions: [...] int64 -> [..., D/2] complex64."""

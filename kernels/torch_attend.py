@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
+
+LONG_ROWS = 128  # query rows from which the kernel that plans each shape is worth its plan
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, causal: bool = False):
@@ -16,6 +19,10 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
     if q.device.type == "cpu":
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return flash(q, k, v, is_causal=causal, attn_mask=mask)
+    if mask is None and q.device.type == "cuda":
+        fused = fused_attention(q.dtype, q.shape[-1], q.shape[-2] >= LONG_ROWS)
+        if fused is not None:
+            return fused(q, k, v, causal)
     logits = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.shape[-1])
     if causal:
         hidden = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -24,6 +31,49 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
         logits = logits + mask
     lse = logits.logsumexp(-1)
     return ((logits - lse[..., None]).exp().to(q.dtype) @ v), lse
+
+
+def cudnn_attention(q, k, v, causal: bool):
+    """cuDNN's, the fastest on recent GPUs; it plans anew for every shape."""
+    o, lse = torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False)[:2]
+    return o, lse.reshape(q.shape[:-1])
+
+
+def flash_attention(q, k, v, causal: bool):
+    """Two-byte formats, any shape."""
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False)[:2]
+
+
+def efficient_attention(q, k, v, causal: bool):
+    """fp32 too."""
+    o, lse = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, causal)[:2]
+    # rows of its log-sum-exp are padded
+    return o, lse[:, :, : q.shape[2]]
+
+
+def fused_candidates(dtype: torch.dtype, long: bool) -> tuple:
+    """Kernels to try, the fastest first. fp32 has one: called directly, cuDNN takes fp32 too and returns NaN."""
+    if dtype.itemsize > 2:
+        return (efficient_attention,)
+    quick = (flash_attention, efficient_attention)
+    return (cudnn_attention, *quick) if long else quick
+
+
+@lru_cache(maxsize=None)
+def fused_attention(dtype: torch.dtype, head_dim: int, long: bool):
+    """The fastest of torch's fused kernels that takes such heads on this GPU, found by trying; None when none does.
+
+    long: many rows, which pay for a plan.
+    """
+    tiny = torch.zeros(1, 1, LONG_ROWS, head_dim, dtype=dtype, device="cuda")
+    for kernel in fused_candidates(dtype, long):
+        try:
+            kernel(tiny, tiny, tiny, True)
+            return kernel
+        except RuntimeError:
+            # absent in this build, or not for this head size or format
+            continue
+    return None
 
 
 def merge(left: tuple, right: tuple) -> tuple[torch.Tensor, torch.Tensor]:

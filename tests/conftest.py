@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
 # from the repository root `import kernels` would find our folder in place of the Hub package
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]
+
+
+def has_nvidia_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+# read when triton is first imported: without a GPU its kernels run through the interpreter
+if not has_nvidia_driver():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import json  # noqa: E402
 import random  # noqa: E402

@@ -6,12 +6,13 @@ import torch
 from hipcli.cache.base import StoreShape
 from hipcli.cache.resident import ResidentStore
 from hipcli.kernels import reference
-from hipcli.kernels.backends import BACKENDS
+from hipcli.kernels.backends import backend_class
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan, PruneStage
 
 KV, G, D = 2, 3, 16
 ROPE = Rope(1.0 / (10000 ** (torch.arange(0, D, 2) / D)))
+GPU_ROPE = Rope(ROPE.inv_freq.cuda()) if torch.cuda.is_available() else None
 STORES = {"resident": ResidentStore}
 VARIANTS = {
     "default": {},
@@ -34,11 +35,15 @@ def make_plan(variant="default"):
 
 
 class Rig:
-    """Feeds one layer of a store and attends through a backend, as hipcli/attention.py does."""
+    """Feeds one layer of a store and attends through a backend, as hipcli/attention.py does.
+
+    Triton runs on a GPU where there is one and through its interpreter otherwise; results come back to the CPU.
+    """
 
     def __init__(self, backend, store, plan, layer, total, dense_below=0, dtype=torch.float32):
-        self.backend = BACKENDS[backend](plan, ROPE, dense_below)
-        self.store = STORES[store](StoreShape(layer + 1, KV, D, dtype))
+        self.device = "cuda" if backend == "triton" and GPU_ROPE else "cpu"
+        self.backend = backend_class(backend)(plan, ROPE if self.device == "cpu" else GPU_ROPE, dense_below)
+        self.store = STORES[store](StoreShape(layer + 1, KV, D, dtype, self.device))
         self.layer = layer
         self.state = self.backend.new_state()
         self.q = torch.randn(KV * G, total, D).to(dtype)
@@ -46,22 +51,25 @@ class Rig:
 
     def append(self, start, stop):
         for layer in range(self.layer + 1):
-            self.store.append(layer, self.backend.keys_to_store(self.k[:, start:stop], start), self.v[:, start:stop])
+            keys, values = self.k[:, start:stop].to(self.device), self.v[:, start:stop].to(self.device)
+            self.store.append(layer, self.backend.keys_to_store(keys, start), values)
         return self.store.view(self.layer)
 
     def prefill(self, start, stop):
-        return self.backend.prefill(self.layer, self.q[:, start:stop], *self.append(start, stop), self.state)
+        q = self.q[:, start:stop].to(self.device)
+        return self.backend.prefill(self.layer, q, *self.append(start, stop), self.state).cpu()
 
     def decode(self, position, state, from_stage):
         keys, values = self.append(position, position + 1)
-        return self.backend.decode(self.layer, self.q[:, position : position + 1], keys, values, state, from_stage)
+        q = self.q[:, position : position + 1].to(self.device)
+        return self.backend.decode(self.layer, q, keys, values, state, from_stage).cpu()
 
     def expected(self, start, stop, dense_below=0):
         seen = self.k[:, :stop].float(), self.v[:, :stop].float()
         return reference.prefill_ref(self.q[:, start:stop].float(), *seen, start, self.backend.plan, self.layer, ROPE, dense_below)
 
 
-@pytest.fixture(params=["torch"])
+@pytest.fixture(params=["torch", "triton"])
 def backend(request):
     return request.param
 

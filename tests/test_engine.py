@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from hipcli import engine as engine_module
+from hipcli.decoding import last_logits
 from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit, ModelError, UsageError
 from hipcli.model import checked, load_model, unsupported
@@ -94,17 +94,16 @@ def test_logits_equal_the_stock_model_while_the_budget_covers_the_middle(setting
     engine = Engine(checked(network, "tiny", torch.float32, "cpu"), settings)
     engine.prefill(ids[:-1])
     list(engine._forward_chunks(ids[-1:]))
-    got = engine._logits(engine._hidden)
+    got = last_logits(engine.model, engine._hidden)
     # a few roundings per layer on each path, in fp32
     assert (got - expected).norm() <= 2e-5 * expected.norm()
 
 
-def test_chunked_prefill_equals_unchunked(monkeypatch):
+def test_chunked_prefill_equals_unchunked():
     network = checked(stock(), "tiny", torch.float32, "cpu")
     ids, hidden = draw_ids(1600), []
     for chunk in (64, 192, 4096):
-        monkeypatch.setattr(engine_module, "CHUNK_TOKENS", chunk)
-        engine = Engine(network, AttentionSettings(dense_below=0))
+        engine = Engine(network, AttentionSettings(dense_below=0), chunk_tokens=chunk)
         engine.prefill(ids)
         hidden.append(engine._hidden)
     for other in hidden[1:]:
@@ -182,8 +181,8 @@ def test_what_does_not_fit_is_refused_before_any_work():
     assert engine.cached_len == 0
 
 
-def test_memory_of_a_plan_grows_by_the_kv_alone():
-    engine = Engine(checked(stock(), "tiny", torch.float32, "cpu"), AttentionSettings())
+def test_memory_of_a_plan_grows_by_the_kv_alone_once_nothing_is_dense():
+    engine = Engine(checked(stock(), "tiny", torch.float32, "cpu"), AttentionSettings(dense_below=0))
     small, large = engine.plan(1000), engine.plan(3000)
     assert large.peak_bytes - small.peak_bytes == 2000 * engine.model.kv_bytes_per_token
     assert small.kv_bytes == 1000 * 2 * 3 * 2 * 8 * 4 and small.fits

@@ -25,7 +25,7 @@ PACKAGES = {
 }
 LINE_BUDGET = 300
 # the program's files that see tensors and ids only: they may not know documents, text or terminals
-NUMBERS_ONLY = {"attention", "engine", "model", "sampling", "memory", "dtype_probe", "settings"}
+NUMBERS_ONLY = {"attention", "engine", "model", "sampling", "memory", "dtype_probe", "settings", "decoding", "devices", "fused", "shapes"}
 TEXT_AND_TERMINAL = {
     "document",
     "readers",

@@ -98,3 +98,12 @@ def test_closing_gives_the_memory_back(store):
     fill(store, (10,))
     store.close()
     assert store.length == 0 and store.allocated_bytes == 0
+
+
+def test_growing_takes_what_is_needed_where_there_is_no_room_for_more(store, monkeypatch):
+    k, _ = fill(store, (10,))
+    real = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **kwargs: real(2**50) if size[1:2] == (20,) else real(*size, **kwargs))
+    more, _ = fill(store, (4,))
+    assert torch.equal(store.view(1)[0], torch.cat([k, more], 1) + 1)
+    store.check_integrity()

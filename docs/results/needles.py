@@ -10,10 +10,12 @@ an (attention, context, stretch) on standard output.
 import argparse
 import json
 import random
+from dataclasses import replace
 
 import torch
 
 from hipcli import config
+from hipcli.devices import choose_device
 from hipcli.engine import Engine
 from hipcli.model import load_model
 from hipcli.models import obtain_model
@@ -52,16 +54,22 @@ def is_found(engine: Engine, tokenizer, prompt, key: str, number: str) -> bool:
     return guesses[-DIGITS:] == answer[-DIGITS:]
 
 
+def with_rounds(plan, rounds: str):
+    """The plan with other descent rounds."""
+    return replace(plan, stages=tuple(replace(stage, rounds=int(count)) for stage, count in zip(plan.stages, rounds.split(","))))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("book")
     parser.add_argument("--context", type=int, action="append", required=True)
     parser.add_argument("--preset", action="append", required=True, help='a preset, or "dense"')
+    parser.add_argument("--rounds", help="descent rounds of each stage in place of the preset's, such as 3,2,0")
     parser.add_argument("--books", type=int, default=2, help="stretches of the book per context")
     parser.add_argument("--model")
     given = parser.parse_args()
     files = obtain_model(given.model or config.default_model(), data_dir=config.data_dir())
-    model, tokenizer = load_model(files.path), load_tokenizer(files.path)
+    model, tokenizer = load_model(files.path, device=choose_device()), load_tokenizer(files.path)
     prompt, text = tokenizer.prompt(), open(given.book, encoding="utf-8", errors="replace").read()
     for context in given.context:
         for seed in range(given.books):
@@ -71,6 +79,9 @@ def main() -> None:
                 below = 0 if context <= model.trained_window else None
                 settings = AttentionSettings(mode="dense") if name == "dense" else AttentionSettings(preset=name, dense_below=below)
                 engine = Engine(model, settings)
+                if given.rounds and name != "dense":
+                    name = f"{name}, rounds {given.rounds}"
+                    engine.runtime.backend.plan = with_rounds(engine.runtime.backend.plan, given.rounds)
                 engine.prefill(ids)
                 found = sum(is_found(engine, tokenizer, prompt, *needle) for needle in needles)
                 print(json.dumps({"attention": name, "tokens": len(ids), "book": seed, "found": found, "of": len(needles)}), flush=True)

@@ -1,0 +1,64 @@
+"""What a user asked of a run, checked once: sources, model, sampling, attention, device. Knows names and numbers only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hipcli.errors import UsageError
+from hipcli.settings import DEVICES, DTYPES
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What the user asked for, checked; raises UsageError.
+
+    model: None means HIP_MODEL or the default. dense_below: tokens, None means the model's own limit. device: "auto" is
+    a GPU where there is one. dtype: "auto" is what the device multiplies fastest.
+    """
+
+    sources: tuple[str, ...]
+    model: str | None = None
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+    system: str | None = None
+    dense: bool = False
+    dense_below: int | None = None
+    preset: str = "auto"
+    backend: str = "auto"
+    device: str = "auto"
+    dtype: str = "auto"
+    encoding: str | None = None
+    type: str | None = None
+    strict: bool = False
+    stream: bool = True
+    offline: bool = False
+
+    @classmethod
+    def chosen(cls, sources: Sequence[str], given: dict[str, Any], **more: Any) -> RunOptions:
+        """The options among a command's parameters."""
+        known = {item.name for item in fields(cls)} - {"sources"}
+        return cls(tuple(sources), **{name: value for name, value in given.items() if name in known}, **more)
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise UsageError("no document was given", 'hip ask book.pdf "Who signed the treaty?"')
+        if self.sources.count("-") > 1:
+            raise UsageError("standard input ('-') can be read only once")
+        _require(self.max_tokens >= 1, "--max-tokens", "at least 1", self.max_tokens)
+        finite = math.isfinite(self.temperature) and self.temperature >= 0
+        _require(finite, "--temperature", "0 or more", self.temperature)
+        _require(0 < self.top_p <= 1, "--top-p", "above 0 and at most 1", self.top_p)
+        _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", "0 or more, below 2^63", self.seed)
+        for name, allowed in (("device", DEVICES), ("dtype", DTYPES)):
+            _require(getattr(self, name) in allowed, f"--{name}", f"one of {', '.join(allowed)}", getattr(self, name))
+        _require(self.dense_below is None or self.dense_below >= 0, "--dense-below", "0 or more", self.dense_below)
+
+
+def _require(holds: bool, name: str, wanted: str, got: object) -> None:
+    if not holds:
+        raise UsageError(f"{name} must be {wanted}, got {got}")

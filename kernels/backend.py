@@ -1,0 +1,44 @@
+"""What every way to attend offers: the interface that hipcli/attention.py drives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from hipcli.kernels.rope import Rope
+from hipcli.kernels.stages import PrunePlan
+
+
+class Backend(ABC):
+    """Attention of one model. q: [H, Q, D]; k, v: [KV, T, D]; queries are the last Q of the T positions."""
+
+    name: str
+    in_graphs = False  # whether decode_at exists, which a CUDA graph may capture
+
+    def __init__(self, plan: PrunePlan, rope: Rope, dense_below: int) -> None:
+        self.plan, self.rope, self.dense_below = plan, rope, dense_below
+
+    def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
+        """What a store should keep of new keys [KV, n, D] whose first position is `start`: as they are, un-rotated."""
+        return keys
+
+    @abstractmethod
+    def new_state(self) -> object:
+        """What one layer keeps between calls; needed anew after tokens were cut off."""
+
+    @abstractmethod
+    def prefill(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: object) -> torch.Tensor:
+        """Many queries; returns [H, Q, D] in q's dtype."""
+
+    @abstractmethod
+    def decode(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: object, from_stage: int | None) -> torch.Tensor:
+        """One query; stages from `from_stage` on are run again, None reuses the layer's list. Returns [H, 1, D]."""
+
+    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False) -> torch.Tensor:
+        """One query whose position the device knows: no size and no launch depends on it, so the call can be captured.
+
+        q: [H, 1, D]; new_k, new_v: [KV, 1, D], written to keys, values [KV, capacity, D] at position [1] int32. dense:
+        attend to every key. Returns [H, 1, D].
+        """
+        raise NotImplementedError(f"the {self.name} backend has no decode_at")

@@ -1,0 +1,110 @@
+"""Pruning and sparse attention on a GPU: the Triton kernels behind the interface of backends.Backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hipcli.kernels import triton_attend, triton_decode
+from hipcli.kernels.backend import Backend
+from hipcli.kernels.blocks import Blocks, dense_stop, split_blocks
+from hipcli.kernels.rope import rotate
+from hipcli.kernels.torch_attend import dense_prefill
+from hipcli.kernels.triton_prune import Selection, empty_selection, first_candidates, first_most, prune
+
+SCRATCH_BYTES = 256 << 20  # scores and leaves of a stage at a time, which sets the blocks in a group
+
+
+@dataclass
+class DecodeState:
+    """What one layer keeps between decode steps: its lists on the device, and what the host knows of them.
+
+    next_position: of the token the lists are good for, None when they are not. window_start: of the last full refresh.
+    """
+
+    selection: Selection | None = None
+    next_position: int | None = None
+    window_start: int = 0
+    mass: torch.Tensor | None = None
+
+
+class TritonBackend(Backend):
+    """Kernels for NVIDIA GPUs. `mass` of a layer's state, when set, receives the attention of each decode step."""
+
+    name = "triton"
+    in_graphs = True
+
+    def new_state(self) -> DecodeState:
+        return DecodeState()
+
+    def prefill(self, layer, q, k, v, state):
+        start, total = k.shape[1] - q.shape[1], k.shape[1]
+        edge = dense_stop(start, total, self.plan.block_len, self.dense_below, self.plan.window_tokens)
+        parts = []
+        if edge > start:
+            phases = self.rope.table(edge)
+            # few keys: rotating them again for each chunk costs less than keeping a copy in every layer
+            parts.append(dense_prefill(rotate(q[:, : edge - start], phases[start:]), rotate(k[:, :edge], phases), v[:, :edge]))
+        for run in split_blocks(edge, total, self.plan.block_len):
+            for group in self._groups(run, k.shape[0], q.shape[0] // k.shape[0]):
+                rows = q[:, group.first - start : group.stop - start]
+                parts.append(self._sparse(layer, rows, k[:, : group.stop], v[:, : group.stop], group))
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def _groups(self, run: Blocks, kv: int, group: int) -> list[Blocks]:
+        """Cut a run of equal blocks into groups whose scores stay within SCRATCH_BYTES."""
+        pairs = kv * group if self.plan.descent == "head" else kv
+        per_block = 8 * pairs * max(1, run.stop // self.plan.stages[0].chunk_len)
+        size = max(1, SCRATCH_BYTES // per_block)
+        return [Blocks(run.first + at * run.rows, run.rows, min(size, run.count - at)) for at in range(0, run.count, size)]
+
+    def _sparse(self, layer: int, q, k, v, group: Blocks) -> torch.Tensor:
+        firsts = torch.arange(group.count, dtype=torch.int32, device=q.device) * group.rows + group.first
+        selection = empty_selection(k.shape[0], group.count, group.stop, self.plan, layer, q.device)
+        torch.sub(firsts, self.plan.window_tokens - 1, out=selection.stops)
+        prune(q, k, firsts, selection, self.plan, layer, self.rope)
+        return triton_attend.attend(q, k, v, firsts, selection, self.plan, layer, self.rope)
+
+    def decode(self, layer, q, k, v, state, from_stage):
+        position = k.shape[1] - 1
+        dense = position < max(self.dense_below, self.plan.window_tokens)
+        if dense:
+            state.next_position = None
+        elif state.next_position != position or position - state.window_start >= self._near():
+            from_stage = 0
+        if from_stage == 0 and not dense:
+            state.window_start = position - self.plan.window_tokens + 1
+        where = torch.tensor([position], dtype=torch.int32, device=q.device)
+        o = self.decode_at(layer, q, k[:, position:], v[:, position:], k, v, state, from_stage, where, dense)
+        if not dense:
+            state.next_position = position + 1
+        return o
+
+    def _near(self) -> int:
+        """Most tokens from a window's start to the newest: it grows until the next full refresh."""
+        return self.plan.window_tokens + self.plan.stages[0].refresh
+
+    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False):
+        capacity = keys.shape[1]
+        if dense:
+            near = min(capacity, max(self.dense_below, self.plan.window_tokens))
+            return triton_decode.decode_attend(q, new_k, new_v, keys, values, position, None, near, self.plan, layer, self.rope, state.mass)
+        self.prepare(layer, keys, state)
+        if from_stage is not None:
+            if from_stage == 0:
+                torch.sub(position, self.plan.window_tokens - 1, out=state.selection.stops)
+            prune(q, keys, position, state.selection, self.plan, layer, self.rope, from_stage)
+        near = min(capacity, self._near())
+        return triton_decode.decode_attend(
+            q, new_k, new_v, keys, values, position, state.selection, near, self.plan, layer, self.rope, state.mass
+        )
+
+    def prepare(self, layer: int, keys: torch.Tensor, state: DecodeState) -> None:
+        """Make room for a layer's lists; outside of a graph, because they outlive it."""
+        kv, capacity, _ = keys.shape
+        if state.selection is None:
+            state.selection = empty_selection(kv, 1, capacity, self.plan, layer, keys.device)
+        elif state.selection.inputs[0].most < first_most(capacity, self.plan):
+            # more chunks may enter; the lists that are kept stay
+            state.selection.inputs[0] = first_candidates(kv, 1, capacity, self.plan, keys.device)
