@@ -18,16 +18,18 @@ class ResidentStore(KVStore):
         self._lengths = [0] * shape.layers
 
     def reserve(self, tokens: int) -> None:
-        """As in KVStore. Takes what the new buffers take and one old buffer more, never two of every buffer."""
+        """As in KVStore. Takes what the new buffers take and one layer's old ones more, never two of every buffer."""
         if tokens <= self._capacity:
             return
         empty = torch.empty(self.shape.kv_heads, 0, self.shape.head_dim, dtype=self.shape.dtype, device=self.shape.device)
         for buffers in (self._keys, self._values):
             buffers.extend([empty] * (self.shape.layers - len(buffers)))
-            # one by one, each whole before the next: growing needs room for one copy, and a failure loses nothing.
-            # on a GPU the old buffers stay in torch's cache, which it empties by itself before it refuses a new one
-            for layer in range(self.shape.layers):
-                buffers[layer] = self._grown(buffers[layer], self._lengths[layer], tokens)
+        # layer by layer, K and V together: a failure loses nothing and leaves no layer with one longer than the other.
+        # on a GPU the old buffers stay in torch's cache, which it empties by itself before it refuses a new one
+        for layer in range(self.shape.layers):
+            if self._keys[layer].shape[1] < tokens:
+                keys = self._grown(self._keys[layer], self._lengths[layer], tokens)
+                self._keys[layer], self._values[layer] = keys, self._grown(self._values[layer], self._lengths[layer], tokens)
         self._capacity = tokens
 
     def _grown(self, buffer: torch.Tensor, held: int, tokens: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ The only file that uses kernels and cache together. Knows tensors and layers; no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from hipcli.errors import UsageError
 from hipcli.fused import skip_empty_rotation
 from hipcli.settings import AttentionSettings
 
+Watch = Callable[[int, torch.Tensor, torch.Tensor], None]
 ATTENTION_NAME = "hip"
 DENSE_BELOW = 8192  # below this, and below the trained window, dense attention is exact and cheap
 
@@ -71,13 +72,15 @@ class AttentionRuntime:
     """Attention of all layers over one store.
 
     decode_step: number of the decode step the next call of the model makes, None while prefilling. device_step: set
-    while the model's call is one that the device alone follows; it takes the place of decode_step.
+    while the model's call is one that the device alone follows; it takes the place of decode_step. watch: is shown every
+    layer's queries and keys, (layer, q [H, n, D], keys [KV, T, D]), while prefilling.
     """
 
     def __init__(self, backend: Backend, store: KVStore) -> None:
         self.backend, self.store = backend, store
         self.decode_step: int | None = None
         self.device_step: DeviceStep | None = None
+        self.watch: Watch | None = None
         self.reset_states()
 
     def reset_states(self) -> None:
@@ -94,6 +97,8 @@ class AttentionRuntime:
         self.store.append(layer, self.backend.keys_to_store(k, held), v)
         keys, values = self.store.view(layer)
         if self.decode_step is None:
+            if self.watch is not None:
+                self.watch(layer, q, keys)
             return self.backend.prefill(layer, q, keys, values, self.states[layer])
         plan, layers = self.backend.plan, self.store.shape.layers
         stage = plan.refresh_stage(self.decode_step, layer, layers)

@@ -34,7 +34,8 @@ def parse_context(text: str) -> int:
     number, unit = text.strip().upper(), ""
     if number[-1:] in ("K", "M"):
         number, unit = number[:-1], number[-1]
-    if not number.isdecimal() or int(number) * _UNITS[unit] < SHORTEST:
+    # no context has more digits than a 64-bit number
+    if not number.isdecimal() or len(number) > 18 or int(number) * _UNITS[unit] < SHORTEST:
         raise UsageError(f"--context must be a number of tokens such as 4096, 64K or 1M, at least {SHORTEST}, got {text!r}")
     return int(number) * _UNITS[unit]
 
@@ -80,24 +81,27 @@ def run(
     """Measure each context and print its rows; `choices` are BenchOptions. Raises UsageError, ModelError, DiskError, DoesNotFit."""
     contexts = tuple(sorted({parse_context(text) for text in (context or DEFAULT_CONTEXTS)}))
     options = BenchOptions(contexts, tuple(part) or PARTS, seconds=minutes * 60, **choices)
-    if plot:
+    deadline = time.monotonic() + options.seconds
+    if plot is not None:
         bench_plot.require_plot(Path(plot))
+    if out is not None:
+        require_out(Path(out))
     terminal, rows = Terminal(as_json=json), []
     report = None if json else bench_report.open_report()
     model = load(options, terminal)
     try:
-        for row in measure(model, options, terminal):
+        for row in measure(model, options, deadline, terminal):
             rows.append(row)
             if report is None:
                 write_json(row)
             else:
                 report.add(row)
-            if out:
+            if out is not None:
                 append_line(Path(out), row)
     finally:
         if report is not None:
             report.close()
-        if plot and rows:
+        if plot is not None and rows:
             draw(Path(plot), rows, terminal)
     judge(rows[1:])
 
@@ -113,9 +117,12 @@ def draw(path: Path, rows: list[Row], terminal: Terminal) -> None:
 
 
 def judge(rows: list[Row]) -> None:
-    """Raise for a run that measured nothing for want of memory, or in which something failed."""
-    if rows and all(row.get("reason") == "memory" for row in rows):
-        raise DoesNotFit("nothing was measured: no context fits the memory", "a shorter --context, a smaller --shape or --model")
+    """Raise for a run that measured nothing, or in which something failed."""
+    reasons = {row.get("reason") for row in rows}
+    if reasons and reasons <= {"memory", "time"}:
+        if "memory" in reasons:
+            raise DoesNotFit("nothing was measured: no context fits the memory", "a shorter --context, a smaller --shape or --model")
+        raise HipError("nothing was measured: no context fits the time", "give --minutes more, or a shorter --context")
     failed = [row["row"] for row in rows if row.get("reason") == "failed"]
     if failed:
         raise HipError(f"{len(failed)} of {len(rows)} measurements failed: {', '.join(failed)}")
@@ -150,11 +157,10 @@ def make_random(options: BenchOptions) -> LoadedModel:
     return random_model(options.shape or "", device, dtype, free_bytes(device))
 
 
-def measure(model: LoadedModel, options: BenchOptions, terminal: Terminal) -> Iterator[Row]:
+def measure(model: LoadedModel, options: BenchOptions, deadline: float, terminal: Terminal) -> Iterator[Row]:
     """All rows, the cheap ones of every context first."""
     from hipcli.bench_ceilings import measure_ceilings
 
-    deadline = time.monotonic() + options.seconds
     with terminal.phase("measuring the machine's ceilings"):
         ceilings = measure_ceilings(model.device, model.dtype)
     weights = "random" if options.shape else "trained"
@@ -249,6 +255,14 @@ def processor_name() -> str | None:
         return None
     names = [row.split(":", 1)[1].strip() for row in text.splitlines() if row.startswith("model name")]
     return names[0] if names else None
+
+
+def require_out(path: Path) -> None:
+    """Raise DiskError when no line can be added to `path`; to be called before the work."""
+    try:
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise DiskError(f"cannot write {str(path)!r}: {error.strerror}", "choose another place for --out") from error
 
 
 def append_line(path: Path, row: Row) -> None:

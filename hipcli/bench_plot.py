@@ -5,7 +5,6 @@ matplotlib is an extra that a plain installation lacks; what is missing is said 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,12 @@ def require_plot(path: Path) -> None:
         raise UsageError(f"--plot must name a file ending in {', '.join(SUFFIXES)}, got {str(path)!r}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--plot cannot write {path}: its folder does not exist", "make the folder first")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib, which is not installed", 'pip install "hipcli[plot]"')
+    if path.is_dir():
+        raise UsageError(f"--plot cannot write {path}: it is a folder")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"--plot needs matplotlib, which cannot be loaded: {error}", 'pip install "matplotlib>=3.8"') from error
 
 
 def curves(rows: Sequence[dict[str, Any]], kind: str) -> list[tuple[str, str, list[tuple[int, float]]]]:

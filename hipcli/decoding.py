@@ -49,6 +49,9 @@ class Decoder(ABC):
             if more and not self.runs_ahead:
                 token = self.step(step, sampler)
 
+    def close(self) -> None:
+        """Give back what `prepare` made."""
+
     @abstractmethod
     def begin(self, token: torch.Tensor) -> torch.Tensor:
         """Take the first id, [] int64, as the next step's input."""
@@ -102,13 +105,13 @@ class GraphDecoder(Decoder):
         self._host = torch.zeros(1, dtype=torch.int64, pin_memory=True)
         self._arrived = torch.cuda.Event()
         self._graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        self._buffers: list[int] = []
+        self._buffers: list[tuple[int, int]] = []
 
     def prepare(self, tokens: int) -> None:
         """Compile the kernels and capture every pattern; again when the store's buffers have moved."""
         store = self.runtime.store
         store.reserve(max(tokens, store.length + 1))
-        buffers = [part.data_ptr() for layer in range(self.model.layers) for part in store.buffers(layer)]
+        buffers = [(part.data_ptr(), part.shape[1]) for layer in range(self.model.layers) for part in store.buffers(layer)]
         if buffers == self._buffers:
             return
         self._graphs, self._pool = {}, torch.cuda.graph_pool_handle()
@@ -118,6 +121,9 @@ class GraphDecoder(Decoder):
         for pattern in self.patterns():
             self._graphs[pattern] = self._captured(pattern)
         self._buffers = buffers
+
+    def close(self) -> None:
+        self._graphs, self._buffers = {}, []
 
     def patterns(self) -> list[tuple]:
         """Every pattern a step can have: per layer the first stage to refresh; () is a dense step."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from hipcli.attention import AttentionRuntime, bind, open_backend, preset_name
+from hipcli.attention import AttentionRuntime, Watch, bind, open_backend, preset_name
 from hipcli.cache.resident import ResidentStore
 from hipcli.decoding import make_decoder
 from hipcli.devices import empty_cache, settle
@@ -32,6 +32,8 @@ class Engine:
 
     finish_reason: of the last answer, "stop" or "length". chunk_tokens: length of a prefill's chunks, a multiple of 64;
     `prefill` chooses it from the memory that is free unless it was given. on_notice: gets what a user should know.
+    watch: is shown the queries and keys of every layer while a question is read (attention.AttentionRuntime), never of the
+    prefix.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Engine:
         # until a plan knows better: what runs at nearly full speed on every GPU
         self.chunk_tokens = 8192 if len(self._chunk_lengths) > 1 else self._chunk_lengths[0]
         self.finish_reason: str | None = None
+        self.watch: Watch | None = None
         self._answering = False
 
     @property
@@ -80,6 +83,7 @@ class Engine:
             held_bytes=self.store.allocated_bytes,
             # torch's sparse attention keeps rotated keys for as long as it is dense
             rotated_tokens=min(tokens, backend.dense_below) if backend.name == "torch" else 0,
+            dense_tokens=min(tokens, backend.dense_below),
             keys_read=self._keys_read(tokens),
             rate=matmul_rate(self.model.dtype, self.model.device),
             chunk_lengths=self._chunk_lengths,
@@ -121,7 +125,10 @@ class Engine:
         """Compile and capture what decoding needs. tokens: of prefix, question and answer together."""
         try:
             self.decoder.prepare(tokens)
-        except MemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out_of_memory(error):
+                raise
+            self.decoder.close()
             raise self._does_not_fit(self.plan(tokens)) from error
 
     def _forward_chunks(self, ids: Sequence[int]) -> Iterator[int]:
@@ -210,14 +217,21 @@ class Engine:
         sampler = Sampler(sampling, self.model.device)
         try:
             self.warm_up(prefix + len(suffix) + max_tokens)
-            for _ in self._forward_chunks(suffix):
-                pass
+            self._read_suffix(suffix)
             if on_suffix:
                 on_suffix()
             yield from self._decode(self._hidden, max_tokens, sampler, stop_ids)
         finally:
             self.runtime.decode_step, self._answering = None, False
             self._cut(prefix)
+
+    def _read_suffix(self, suffix: Sequence[int]) -> None:
+        self.runtime.watch = self.watch
+        try:
+            for _ in self._forward_chunks(suffix):
+                pass
+        finally:
+            self.runtime.watch = None
 
     def _decode(self, hidden, max_tokens: int, sampler: Sampler, stop_ids: frozenset[int]) -> Iterator[int]:
         for count, token in enumerate(self.decoder.ids(hidden, max_tokens, sampler), 1):
@@ -229,5 +243,6 @@ class Engine:
 
     def close(self) -> None:
         """Give the memory of the prefix back."""
+        self.decoder.close()
         self.runtime.reset_states()
         self.store.close()

@@ -59,6 +59,7 @@ def plan_memory(
     prune: PrunePlan | None,
     held_bytes: int,
     rotated_tokens: int,
+    dense_tokens: int,
     keys_read: float,
     rate: float,
     chunk_lengths: Sequence[int],
@@ -66,14 +67,14 @@ def plan_memory(
     """Plan for `tokens` tokens in all, with the longest chunk that fits beside their keys and values, else the shortest.
 
     prune: None for dense attention. held_bytes: already allocated for K and V. rotated_tokens: tokens of which every
-    layer keeps a second, rotated key. keys_read: mean number of keys a query reads. rate: flop/s of a product.
+    layer keeps a second, rotated key. dense_tokens: that sparse attention treats as dense. keys_read: mean number of keys a query reads. rate: flop/s of a product.
     chunk_lengths: descending; none longer than it takes to hold all tokens is chosen.
     """
     kv_bytes, free = tokens * model.kv_bytes_per_token, free_bytes(model.device)
     rotated = rotated_tokens * model.kv_bytes_per_token // 2
     useful = [length for length, shorter in zip(chunk_lengths, [*chunk_lengths[1:], 0]) if shorter < tokens] or chunk_lengths[-1:]
     for chunk in useful:
-        working = rotated + working_bytes(model, chunk, tokens, prune)
+        working = rotated + working_bytes(model, chunk, tokens, prune, dense_tokens)
         peak = kv_bytes - held_bytes + working
         if peak <= free:
             break
@@ -85,7 +86,7 @@ def plan_memory(
     return MemoryPlan(tokens, chunk, model.device, kv_bytes, working, peak, free, used, past, seconds)
 
 
-def working_bytes(model: LoadedModel, chunk_tokens: int, tokens: int, prune: PrunePlan | None) -> int:
+def working_bytes(model: LoadedModel, chunk_tokens: int, tokens: int, prune: PrunePlan | None, dense_tokens: int = 0) -> int:
     """Bytes beside weights, keys and values at the worst moment of a prefill, from the model's sizes.
 
     A layer is at its largest in the MLP or in the attention. Both hold the chunk's hidden states several times over
@@ -107,7 +108,8 @@ def working_bytes(model: LoadedModel, chunk_tokens: int, tokens: int, prune: Pru
     if model.device == "cpu":
         return total + HOST_SCRATCH_BYTES
     if prune is not None:
-        total += scan_bytes(model, rows, tokens, prune)
+        # keys of the dense part are rotated for each chunk: in complex64 on the way, with their phases
+        total += scan_bytes(model, rows, tokens, prune) + (12 * kv + 20 * dim) * dense_tokens
     return max(total + GPU_SCRATCH_BYTES, GRAPH_BYTES)
 
 

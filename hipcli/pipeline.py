@@ -201,6 +201,8 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
         device = run_device(options)
         if notice := untested(device):
             terminal.warn(notice)
+        if device == "cpu" and options.dtype == "float16":
+            terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
         model = load_model(files.path, name=files.name, device=device, dtype=options.dtype, backend=options.backend)
         engine = Engine(model, settings, on_notice=terminal.warn)
     try:

@@ -62,7 +62,7 @@ def decode_kernel(
     o_m, o_n, o_d = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BD)
     m_m, m_d = o_m < G, o_d < D
     p_k, p_v = k + i_kv.to(tl.int64) * k_stride_h, v + i_kv.to(tl.int64) * k_stride_h
-    p_new_k, p_new_v = new_k + i_kv * new_stride_h, new_v + i_kv * new_stride_h
+    p_new_k, p_new_v = new_k + i_kv.to(tl.int64) * new_stride_h, new_v + i_kv.to(tl.int64) * new_stride_h
     q_low, q_high = load_halves(row_pointers(q, i_kv * G + o_m, D), m_m, D, BH)
     now = tl.load(position)
     stop, far = 0, 0

@@ -48,6 +48,7 @@ def plan_with(monkeypatch, free, tokens, model=None, held=0):
         prune=preset("default"),
         held_bytes=held,
         rotated_tokens=0,
+        dense_tokens=0,
         keys_read=3000.0,
         rate=1e14,
         chunk_lengths=GPU_CHUNK_TOKENS,

@@ -107,3 +107,25 @@ def test_growing_takes_what_is_needed_where_there_is_no_room_for_more(store, mon
     more, _ = fill(store, (4,))
     assert torch.equal(store.view(1)[0], torch.cat([k, more], 1) + 1)
     store.check_integrity()
+
+
+def test_a_failure_while_growing_loses_nothing_and_leaves_keys_and_values_of_one_length(monkeypatch):
+    store = ResidentStore(StoreShape(3, 2, 4, torch.float32))
+    keys = torch.randn(2, 5, 4)
+    for layer in range(3):
+        store.append(layer, keys + layer, -keys)
+    grown, calls = store._grown, iter(range(100))
+
+    def fails_in_the_second_layer(*arguments):
+        if next(calls) == 3:
+            raise MemoryError
+        return grown(*arguments)
+
+    monkeypatch.setattr(store, "_grown", fails_in_the_second_layer)
+    with pytest.raises(MemoryError):
+        store.reserve(500)
+    for layer in range(3):
+        held_keys, held_values = store.view(layer)
+        assert torch.equal(held_keys, keys + layer) and torch.equal(held_values, -keys)
+        assert held_keys.stride() == held_values.stride()
+    store.check_integrity()
