@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hipcli import __version__
+from hipcli.check import Check, checked
 from hipcli.citations import Citation, cite
 from hipcli.console import AnswerWriter, Terminal, amount, duration, write_json
 from hipcli.document import Document
@@ -47,19 +48,21 @@ def split_arguments(
     return sources, question
 
 
-def ask(options: RunOptions, question: str, terminal: Terminal) -> None:
-    """Read, answer on stdout, name the pages on stderr; raises every HipError."""
+def ask(options: RunOptions, question: str, terminal: Terminal, check: bool = False) -> None:
+    """Read, answer on stdout, name the pages on stderr; raises every HipError. check: hold attention against dense attention."""
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
     with open_reading(document, options, terminal, room_for([question])) as reading:
         reading.timing["read_seconds"] = read_seconds
         if terminal.as_json:
-            answer = reading.ask(question)
-            write_json(answer_record(reading, question, answer, cite(answer.text, question, document)))
+            answer, found = checked(reading.engine, check, lambda: reading.ask(question))
+            write_json(answer_record(reading, question, answer, cite(answer.text, question, document), found))
         else:
-            answer = stream_answer(reading, question)
+            answer, found = checked(reading.engine, check, lambda: stream_answer(reading, question))
             show_sources(cite(answer.text, question, document), document, terminal)
+            if found:
+                found.say(terminal)
             show_numbers(reading, answer, terminal)
     check_complete(document, options)
 
@@ -103,8 +106,10 @@ def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
     terminal.note(", ".join(parts))
 
 
-def answer_record(reading: Reading, question: str, answer: Answer, citations: Sequence[Citation]) -> dict[str, Any]:
-    """The JSON object of one answer; the keys are stable within a schema_version."""
+def answer_record(
+    reading: Reading, question: str, answer: Answer, citations: Sequence[Citation], check: Check | None = None
+) -> dict[str, Any]:
+    """The JSON object of one answer; the keys are stable within a schema_version, "check" is there when it was asked for."""
     timing = {name: round(value, 4) for name, value in reading.timing.items()}
     timing |= {"first_token_seconds": round(answer.wait_seconds, 4), "answer_seconds": round(answer.seconds, 4)}
     timing["decode_tokens_per_second"] = round(answer.decode_rate, 3) if answer.decode_rate else None
@@ -117,6 +122,7 @@ def answer_record(reading: Reading, question: str, answer: Answer, citations: Se
         "citations": [citation_record(citation) for citation in citations],
         **run_record(reading),
         "timing": timing | memory_record(reading),
+        **({"check": check.record} if check else {}),
     }
 
 

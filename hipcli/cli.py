@@ -11,9 +11,10 @@ from typing import Annotated, Optional
 import typer
 
 from hipcli import __version__, faults
-from hipcli.config import Backend, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model, NoMarks
-from hipcli.config import NoStream, Offline, Out, Parts, Plot, Preset, Question, Questions, Quiet, Seed, Shape, Sources, SourcesAndQuestion
-from hipcli.config import Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
+from hipcli.config import Backend, Check, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model
+from hipcli.config import NoMarks, NoStream, Offline, Out, Parts, Plot, Preset, Question, Questions, Quiet, Seed, Shape, Sources
+from hipcli.config import Attentions, Data, Pack, Samples, Scoring, Suites, Tasks, Texts
+from hipcli.config import SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
 from hipcli.console import Terminal
 from hipcli.models_command import models_app
 
@@ -67,6 +68,7 @@ def _ask(
     encoding: Encoding = None,
     type: Type = None,
     no_stream: NoStream = False,
+    check: Check = False,
     as_json: Json = False,
     strict: Strict = False,
     quiet: Quiet = False,
@@ -84,9 +86,9 @@ def _ask(
         options = RunOptions.chosen(sources, given, stream=not no_stream)
         terminal = Terminal(quiet=quiet, verbose=verbose, as_json=as_json)
         if questions is not None:
-            many.ask_all(options, many.load_questions(questions), terminal)
+            many.ask_all(options, many.load_questions(questions), terminal, check)
         else:
-            ask.ask(options, asked, terminal)
+            ask.ask(options, asked, terminal, check)
 
     return work
 
@@ -185,6 +187,16 @@ def _extract(
 @app.command("bench", epilog="Example:  hip bench --context 64K")
 def _bench(
     context: Contexts = None,
+    suite: Suites = None,
+    task: Tasks = None,
+    samples: Samples = None,
+    pack: Pack = None,
+    text: Texts = None,
+    data: Data = None,
+    attention: Attentions = None,
+    scoring: Scoring = None,
+    seed: Seed = None,
+    dense_below: DenseBelow = None,
     model: Model = None,
     shape: Shape = None,
     part: Parts = None,
@@ -197,13 +209,13 @@ def _bench(
     plot: Plot = None,
     as_json: Json = False,
 ) -> Work:
-    """Measure this machine: sparse against dense attention."""
-    choices = {"model": model, "shape": shape, "device": device, "dtype": dtype, "preset": preset, "whole": whole}
+    """Measure this machine: sparse against dense attention, their speed or, with --suite, what they find."""
+    given = locals()
 
     def work() -> None:
-        from hipcli import bench
+        from hipcli.suite.command import bench_or_suite
 
-        bench.run(context=context or [], json=as_json, minutes=minutes, part=part or [], out=out, plot=plot, **choices)
+        bench_or_suite(given)
 
     return work
 

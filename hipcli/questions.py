@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hipcli.ask import answer_record, show_numbers, show_sources, stream_answer
+from hipcli.check import checked
 from hipcli.citations import cite
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.errors import InputError, UsageError
 from hipcli.inspection import check_complete
-from hipcli.pipeline import RunOptions, open_reading, read, room_for
+from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read, room_for
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def _from_json(path: str, number: int, line: str) -> Question:
     return Question(text.strip(), tuple(accept))
 
 
-def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal) -> None:
-    """Answer each question on one prefill; with --json one object a line, as soon as it is known."""
+def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal, check: bool = False) -> None:
+    """Answer each question on one prefill; with --json one object a line, as soon as it is known. check: as for `ask`."""
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
@@ -88,14 +89,16 @@ def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal) 
         for number, question in enumerate(questions):
             if not terminal.as_json:
                 write_stdout(visible(f"{'' if number == 0 else chr(10)}Q: {question.text}") + "\n")
-            answer = reading.ask(question.text) if terminal.as_json else stream_answer(reading, question.text)
+            answer, found = checked(reading.engine, check, lambda: _answer(reading, question.text, terminal))
             citations, right = cite(answer.text, question.text, document), question.mark(answer.text)
             marks.append(right)
             if terminal.as_json:
                 known = {} if right is None else {"right": right, "accept": list(question.accept)}
-                write_json(answer_record(reading, question.text, answer, citations) | known)
+                write_json(answer_record(reading, question.text, answer, citations, found) | known)
             else:
                 show_sources(citations, document, terminal)
+                if found:
+                    found.say(terminal)
                 if right is not None:
                     terminal.note("right" if right else f"wrong: it holds none of {', '.join(question.accept)}")
         if not terminal.as_json:
@@ -104,3 +107,8 @@ def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal) 
     if marked:
         terminal.note(f"right: {sum(marked)} of {len(marked)}")
     check_complete(document, options)
+
+
+def _answer(reading: Reading, question: str, terminal: Terminal) -> Answer:
+    """Silently for JSON, else to stdout as it comes."""
+    return reading.ask(question) if terminal.as_json else stream_answer(reading, question)

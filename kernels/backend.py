@@ -35,6 +35,13 @@ class Backend(ABC):
     def decode(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, state: object, from_stage: int | None) -> torch.Tensor:
         """One query; stages from `from_stage` on are run again, None reuses the layer's list. Returns [H, 1, D]."""
 
+    @abstractmethod
+    def kept_keys(self, layer: int, q: torch.Tensor, k: torch.Tensor, first: int) -> list[torch.Tensor]:
+        """Middle keys that pruning leaves one block to read, as indices [n] int64 per key/value head, ascending.
+
+        q: [H, rows, D], the block's rows, its first at position `first`; k: [KV, T, D] with T at least first + rows.
+        """
+
     def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False) -> torch.Tensor:
         """One query whose position the device knows: no size and no launch depends on it, so the call can be captured.
 
@@ -42,3 +49,9 @@ class Backend(ABC):
         attend to every key. Returns [H, 1, D].
         """
         raise NotImplementedError(f"the {self.name} backend has no decode_at")
+
+
+def chunk_keys(starts: torch.Tensor, length: int, stop: int) -> list[torch.Tensor]:
+    """Keys of chunks: starts [KV, K], ascending, -> [n] int64 per head, without those at or past `stop`, which are padding."""
+    keys = (starts.long()[..., None] + torch.arange(length, device=starts.device)).flatten(-2)
+    return [row[row < stop] for row in keys]

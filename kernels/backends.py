@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from hipcli.kernels import reference, torch_decode, torch_prefill
-from hipcli.kernels.backend import Backend
+from hipcli.kernels.backend import Backend, chunk_keys
 from hipcli.kernels.rope import rotate
 from hipcli.kernels.torch_attend import dense_decode, dense_prefill
+from hipcli.kernels.torch_prune import prune
 from hipcli.kernels.torch_state import LayerState
 
 
@@ -25,6 +26,13 @@ class TorchBackend(Backend):
 
     def decode(self, layer, q, k, v, state, from_stage):
         return torch_decode.decode(q, k, v, self.plan, layer, self.rope, state, from_stage, self.dense_below)
+
+    def kept_keys(self, layer, q, k, first):
+        # [H, BQ, D] -> [KV, NB=1, G, BQ, D]
+        packed = q.reshape(k.shape[0], 1, -1, *q.shape[1:])
+        firsts, stop = torch.tensor([first], device=q.device), first - self.plan.window_tokens + 1
+        selection = prune(packed, k, firsts, torch.full_like(firsts, stop), self.plan, layer, self.rope)
+        return chunk_keys(selection.starts[:, 0], self.plan.stages[-1].chunk_len, stop)
 
 
 class ReferenceBackend(Backend):
@@ -44,6 +52,10 @@ class ReferenceBackend(Backend):
         o = reference.decode_ref(q, k, v, position, self.plan, layer, self.rope, state, from_stage, self.dense_below)
         return o.to(q.dtype)
 
+    def kept_keys(self, layer, q, k, first):
+        seen, stop = k[:, : first + q.shape[1]], max(0, first - self.plan.window_tokens + 1)
+        return reference.prune_ref(q, seen, first, stop, self.plan, layer, self.rope).kept
+
 
 class DenseBackend(Backend):
     """Every key, at true positions. Stores keys rotated: nothing ever moves them, so a step rotates one token."""
@@ -62,6 +74,10 @@ class DenseBackend(Backend):
 
     def decode(self, layer, q, k, v, state, from_stage):
         return dense_decode(rotate(q, self.rope.one(k.shape[1] - 1)), k, v)
+
+    def kept_keys(self, layer, q, k, first):
+        middle = torch.arange(self.plan.sink_tokens, max(self.plan.sink_tokens, first - self.plan.window_tokens + 1), device=q.device)
+        return [middle] * k.shape[0]
 
 
 _HERE = {backend.name: backend for backend in (TorchBackend, ReferenceBackend, DenseBackend)}

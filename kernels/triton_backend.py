@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hipcli.kernels import triton_attend, triton_decode
-from hipcli.kernels.backend import Backend
+from hipcli.kernels.backend import Backend, chunk_keys
 from hipcli.kernels.blocks import Blocks, dense_stop, split_blocks
 from hipcli.kernels.rope import rotate
 from hipcli.kernels.torch_attend import dense_prefill
@@ -60,11 +60,21 @@ class TritonBackend(Backend):
         return [Blocks(run.first + at * run.rows, run.rows, min(size, run.count - at)) for at in range(0, run.count, size)]
 
     def _sparse(self, layer: int, q, k, v, group: Blocks) -> torch.Tensor:
+        firsts, selection = self._select(layer, q, k, group)
+        return triton_attend.attend(q, k, v, firsts, selection, self.plan, layer, self.rope)
+
+    def _select(self, layer: int, q, k, group: Blocks) -> tuple[torch.Tensor, Selection]:
+        """First positions of a group of blocks, [NB] int32, and what pruning left them."""
         firsts = torch.arange(group.count, dtype=torch.int32, device=q.device) * group.rows + group.first
         selection = empty_selection(k.shape[0], group.count, group.stop, self.plan, layer, q.device)
         torch.sub(firsts, self.plan.window_tokens - 1, out=selection.stops)
         prune(q, k, firsts, selection, self.plan, layer, self.rope)
-        return triton_attend.attend(q, k, v, firsts, selection, self.plan, layer, self.rope)
+        return firsts, selection
+
+    def kept_keys(self, layer, q, k, first):
+        _, selection = self._select(layer, q, k, Blocks(first, q.shape[1], 1))
+        starts, length = selection.inputs[-1].starts[:, 0], self.plan.stages[-1].chunk_len
+        return chunk_keys(starts, length, first - self.plan.window_tokens + 1)
 
     def decode(self, layer, q, k, v, state, from_stage):
         position = k.shape[1] - 1

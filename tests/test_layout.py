@@ -19,13 +19,27 @@ PACKAGES = {
     "hipcli": ROOT / "hipcli",
     "hipcli.models": ROOT / "hipcli/models",
     "hipcli.readers": ROOT / "hipcli/readers",
+    "hipcli.suite": ROOT / "hipcli/suite",
     "hipcli.tokens": ROOT / "hipcli/tokens",
     "hipcli.kernels": ROOT / "kernels",
     "hipcli.cache": ROOT / "cache",
 }
 LINE_BUDGET = 300
 # the program's files that see tensors and ids only: they may not know documents, text or terminals
-NUMBERS_ONLY = {"attention", "engine", "model", "sampling", "memory", "dtype_probe", "settings", "decoding", "devices", "fused", "shapes"}
+NUMBERS_ONLY = {
+    "attention",
+    "engine",
+    "model",
+    "sampling",
+    "memory",
+    "dtype_probe",
+    "settings",
+    "decoding",
+    "devices",
+    "fused",
+    "shapes",
+    "meter",
+}
 TEXT_AND_TERMINAL = {
     "document",
     "readers",
