@@ -13,11 +13,14 @@ import pytest
 from hipcli.suite.scoring import decode, judge, one_pass
 
 HIP = Path(sys.executable).with_name("hip")
+SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 SUITES = {"ruler": 11, "kv": 1, "passkey": 2, "babi": 3, "mrcr": 2}
 
 
 @pytest.fixture
 def bench(tiny_model, tmp_path):
+    # the program may be installed without its source folder: it finds the samples where it is run
+    (tmp_path / "samples").symlink_to(SAMPLES)
     env = os.environ | {"HIP_MODEL": str(tiny_model), "HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess:

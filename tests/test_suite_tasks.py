@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from hipcli.suite.prose import Prose, load_prose
 from hipcli.suite.stories import PLACES
 from hipcli.tokens.tokenizer import PromptParts
 
+SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 NEEDLE = re.compile(r"Note that the ([a-z]+ (?:number|code|value)) for ([\w-]+) is ([\w-]+)\.")
 BY_NAME = {task.name: task for task in TASKS}
 NEEDLES = [task.name for task in TASKS if task.name.startswith("niah")]
@@ -43,7 +45,7 @@ class Words:
 
 @pytest.fixture(scope="module")
 def prose():
-    return load_prose([])
+    return load_prose([str(SAMPLES / "handbook.md"), str(SAMPLES / "lighthouse.md")])
 
 
 @pytest.fixture(scope="module")

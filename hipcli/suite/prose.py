@@ -1,4 +1,4 @@
-"""The real text that haystacks are cut from: files the user names, or the samples of a source installation."""
+"""The real text that haystacks are cut from: files the user names, or the samples of the source folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_prose(paths: Sequence[str]) -> Prose:
 
     sources = list(dict.fromkeys(paths)) or sample_paths()
     if not sources:
-        raise UsageError("the tasks hide facts in real prose, and the samples are not installed here", "give a long text: --text book.txt")
+        raise UsageError("the tasks hide facts in real prose, and there are no samples here", "give a long text: --text book.txt")
     document = read_document(sources)
     text = "\n\n".join(kept for page in document.pages if (kept := _without_marks(page.text)))
     return Prose(text, digest_of(text))
@@ -48,10 +48,12 @@ def digest_of(text: str) -> str:
 
 
 def sample_paths() -> list[str]:
-    """The samples' prose, empty where the program was installed without them."""
-    folder = Path(__file__).resolve().parents[2] / "samples"
-    paths = [folder / name for name in SAMPLES]
-    return [str(path) for path in paths] if all(path.is_file() for path in paths) else []
+    """The samples' prose, beside the program's source or in the current folder; empty where neither has it."""
+    for folder in (Path(__file__).resolve().parents[2] / "samples", Path("samples")):
+        paths = [folder / name for name in SAMPLES]
+        if all(path.is_file() for path in paths):
+            return [str(path) for path in paths]
+    return []
 
 
 def _without_marks(text: str) -> str:
