@@ -21,6 +21,7 @@ from hipcli.errors import DiskError, DoesNotFit, HipError, UsageError
 if TYPE_CHECKING:
     from hipcli.bench_ceilings import Ceilings
     from hipcli.model import LoadedModel
+    from hipcli.models import ModelFiles
 
 Row = dict[str, Any]
 SHORTEST = 64
@@ -133,15 +134,20 @@ def load(options: BenchOptions, terminal: Terminal) -> LoadedModel:
     if options.shape:
         with terminal.phase(f"making random weights of {options.shape}"):
             return make_random(options)
+    return load_trained(options.model, options.device, options.dtype, terminal)[1]
+
+
+def load_trained(spec: str | None, device: str, dtype: str, terminal: Terminal) -> tuple[ModelFiles, LoadedModel]:
+    """The files of a model, HIP_MODEL or the default for None, and the model. Raises UsageError, ModelError, DoesNotFit."""
     from hipcli.models import obtain_model
 
-    spec = options.model or config.default_model()
+    spec = spec or config.default_model()
     files = obtain_model(spec, data_dir=config.data_dir(), offline=config.offline(), progress=terminal.sink())
     with terminal.phase(f"loading {files.name}"):
         from hipcli.devices import choose_device
         from hipcli.model import load_model
 
-        return load_model(files.path, name=files.name, device=choose_device(options.device), dtype=options.dtype)
+        return files, load_model(files.path, name=files.name, device=choose_device(device), dtype=dtype)
 
 
 def make_random(options: BenchOptions) -> LoadedModel:

@@ -17,8 +17,9 @@ from hipcli.bench_ceilings import Ceilings
 from hipcli.bench_dense import MeasuredDenseBackend, fastest_dense
 from hipcli.bench_layer import noise, require_room, sizes_of
 from hipcli.bench_layer_cuda import chunk_rows, working_bytes
-from hipcli.bench_timing import captured, event_seconds, is_cuda, spread_ms, synchronize
+from hipcli.bench_timing import captured, event_seconds, is_cuda, spread_ms
 from hipcli.bench_work import step_bytes
+from hipcli.devices import settle
 from hipcli.engine import Engine
 
 SUFFIX_TOKENS = 8
@@ -44,7 +45,7 @@ def decode_fields(engine: Engine, context: int, prefill_seconds: float, ceilings
     model = engine.model
     start = time.perf_counter()
     engine.warm_up(context + SUFFIX_TOKENS + CUDA_STEPS + 2)
-    synchronize(model.device)
+    settle(model.device)
     warm_up_seconds = time.perf_counter() - start
     fixed = fixed_steps(engine) if is_cuda(model.device) and engine.settings.mode == "dense" else None
     first_token, first_step, steps = generated_steps(engine, 1 if fixed else CUDA_STEPS if is_cuda(model.device) else CPU_STEPS)

@@ -17,8 +17,9 @@ from hipcli.bench_ceilings import Ceilings
 from hipcli.bench_decode import decode_fields, use_fastest_dense
 from hipcli.bench_layer import sizes_of
 from hipcli.bench_shares import OperationClock
-from hipcli.bench_timing import NoTimeLeft, is_cuda, synchronize
+from hipcli.bench_timing import NoTimeLeft, is_cuda
 from hipcli.bench_work import prefill_flops
+from hipcli.devices import settle
 from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit
 from hipcli.model import LoadedModel
@@ -123,7 +124,7 @@ def warm_up(engine: Engine, context: int) -> None:
             chunk_at(engine, min(edge, last_start(engine, context)), context)
     chunk_at(engine, 0, context)
     engine._cut(0)
-    synchronize(engine.model.device)
+    settle(engine.model.device)
 
 
 @torch.inference_mode()
@@ -170,7 +171,7 @@ def whole_prefill(engine: Engine, context: int, watch: MemoryWatch) -> float:
     ids = random_ids(engine.model, context)
     start = time.perf_counter()
     engine.prefill(ids, lambda done, total: watch.look(), room=ROOM_TOKENS)
-    synchronize(engine.model.device)
+    settle(engine.model.device)
     return time.perf_counter() - start
 
 
@@ -205,10 +206,10 @@ def chunk_at(engine: Engine, place: int, context: int) -> float:
     """Seconds per token of one chunk of random ids that starts at `place`, the keys before it being noise."""
     fill(engine, place)
     ids = random_ids(engine.model, min(engine.chunk_tokens, context - place))
-    synchronize(engine.model.device)
+    settle(engine.model.device)
     start = time.perf_counter()
     engine._forward(ids, place)
-    synchronize(engine.model.device)
+    settle(engine.model.device)
     return (time.perf_counter() - start) / len(ids)
 
 

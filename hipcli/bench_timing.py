@@ -24,12 +24,6 @@ def is_cuda(device: str | torch.device) -> bool:
     return torch.device(device).type == "cuda"
 
 
-def synchronize(device: str | torch.device) -> None:
-    """Wait until an accelerator has finished; a CPU has nothing to wait for."""
-    if is_cuda(device):
-        torch.cuda.synchronize()
-
-
 def seconds_of(work: Callable[[], object], device: str | torch.device) -> float:
     """Seconds of one call: by the GPU's own clock on CUDA, by the wall clock elsewhere."""
     if is_cuda(device):

@@ -174,15 +174,19 @@ def checked(network, name: str, dtype: torch.dtype, device: str, backend: str = 
     rope = take_over(network, head_dim)
     if device != "cpu":
         fuse_norms(network)
-    parameters = sum(weight.numel() for weight in network.parameters())
     fields = (config.num_hidden_layers, heads, config.num_key_value_heads, head_dim)
-    sizes = (config.max_position_embeddings, config.vocab_size, parameters)
+    sizes = (config.max_position_embeddings, config.vocab_size, parameter_count(network))
     model = LoadedModel(name, network, rope, dtype, device, *fields, *sizes, 0.0)
     ours = self_check_logits(model, ids, backend)
     error = float((ours - stock).norm() / stock.norm())
     if not error <= check_tolerance(dtype, model.layers):
         raise ModelError(f"the model {name} fails its self-check: logits differ from the stock model by {error:.1e}")
     return LoadedModel(name, network, rope, dtype, device, *fields, *sizes, error)
+
+
+def parameter_count(network) -> int:
+    """Weights of a network, tied ones once."""
+    return sum(weight.numel() for weight in network.parameters())
 
 
 def check_tolerance(dtype: torch.dtype, layers: int) -> float:

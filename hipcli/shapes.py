@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hipcli.errors import DoesNotFit, UsageError
-from hipcli.model import LoadedModel, checked, named_faults, quiet
+from hipcli.model import LoadedModel, checked, named_faults, parameter_count, quiet
 
 WEIGHT_SCALE = 0.02  # standard deviation that these families themselves start training from
 
@@ -101,10 +101,6 @@ def empty_network(shape: Shape, dtype: torch.dtype):
 
     with torch.device("meta"), quiet():
         return AutoModelForCausalLM.from_config(shape.config(), dtype=dtype, attn_implementation="sdpa")
-
-
-def parameter_count(network) -> int:
-    return sum(weight.numel() for weight in network.parameters())
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from hipcli.kernels.stages import PrunePlan
-from hipcli.kernels.triton_device import NEVER, PAD, candidate_start, first_count, ordered
+from hipcli.kernels.triton_device import NEVER, PAD, candidate_count, candidate_start, ordered
 from hipcli.kernels.triton_scan import Candidates
 
 
@@ -110,10 +110,7 @@ def select_kernel(
     blocks = tl.num_programs(0)
     stop = tl.load(stops + i_b)
     place = (i_kv * blocks + i_b).to(tl.int64)
-    if RATIO == 0:
-        count = first_count(stop, sinks, LEN)
-    else:
-        count = tl.load(counts + place)
+    count = candidate_count(stop, counts, place, sinks, LEN, RATIO)
     p_list = starts + place * held
     p_kept = kept + place * keep
     i_first = i_kv * per_kv

@@ -20,6 +20,7 @@ from hipcli.kernels.triton_softmax import online_softmax_step, tile_logits
 from hipcli.kernels.triton_tiles import decode_tiles
 
 MASS_BLOCK = 8  # span slots whose attention mass is reported as one number
+BLOCK_SLOTS = tl.constexpr(MASS_BLOCK)  # the same to a kernel
 
 
 @triton.jit
@@ -98,11 +99,11 @@ def decode_kernel(
         logits = tile_logits(q_low, q_high, k_low, k_high, m_n[None, :], scale)
         acc, top, total, weights = online_softmax_step(logits, b_v, acc, top, total)
         if MASS:
-            # [BM, BN] -> [BM, BN // 8]; relative to the maximum so far, which the merge makes good
-            sums = tl.sum(tl.reshape(weights, [BM, BN // 8, 8]), axis=2)
-            o_s = i_t * (BN // 8) + tl.arange(0, BN // 8)
+            # [BM, BN] -> [BM, BN // BLOCK_SLOTS]; relative to the maximum so far, which the merge makes good
+            sums = tl.sum(tl.reshape(weights, [BM, BN // BLOCK_SLOTS, BLOCK_SLOTS]), axis=2)
+            o_s = i_t * (BN // BLOCK_SLOTS) + tl.arange(0, BN // BLOCK_SLOTS)
             row = (i_kv * G + o_m) * (splits * TILES)
-            tl.store(mass + (row * (BN // 8))[:, None] + o_s[None, :], sums, mask=m_m[:, None])
+            tl.store(mass + (row * (BN // BLOCK_SLOTS))[:, None] + o_s[None, :], sums, mask=m_m[:, None])
             tl.store(mass_top + row + i_t, top, mask=m_m)
     row = (i_kv * splits + i_s) * G + o_m
     # a program past the end of the span has seen no key: its part is neutral
@@ -131,7 +132,7 @@ def merge_kernel(
     """o = sum of parts weighted by exp2(lse of the part - lse of all), of one head; BS parts at a time."""
     i_h = tl.program_id(0)
     row = (i_h // G) * splits * G + i_h % G
-    o_t, o_b, o_d, o_n = tl.arange(0, BT), tl.arange(0, BS), tl.arange(0, BD), tl.arange(0, BN // 8)
+    o_t, o_b, o_d, o_n = tl.arange(0, BT), tl.arange(0, BS), tl.arange(0, BD), tl.arange(0, BN // BLOCK_SLOTS)
     every = tl.load(part_lse + row + o_t * G, mask=o_t < splits, other=NEVER)
     top = tl.max(every, axis=0)
     total = tl.sum(tl.exp2(every - top), axis=0)
@@ -149,7 +150,7 @@ def merge_kernel(
             m_p = o_p < tiles
             tile_top = tl.load(mass_top + i_h * tiles + o_p, mask=m_p, other=NEVER)
             scale = tl.exp2(tile_top - top) / total
-            p_mass = mass + (i_h * tiles + o_p)[:, None] * (BN // 8) + o_n[None, :]
+            p_mass = mass + (i_h * tiles + o_p)[:, None] * (BN // BLOCK_SLOTS) + o_n[None, :]
             tl.store(p_mass, tl.load(p_mass, mask=m_p[:, None], other=0.0) * scale[:, None], mask=m_p[:, None])
 
 

@@ -25,6 +25,15 @@ def first_count(stop, sinks, LEN: tl.constexpr):
 
 
 @triton.jit
+def candidate_count(stop, counts, place, sinks, LEN: tl.constexpr, RATIO: tl.constexpr):
+    """Candidates of a block: counted from its `stop` when they are chunks in a row (RATIO 0), else as `counts` has them."""
+    if RATIO == 0:
+        return first_count(stop, sinks, LEN)
+    else:
+        return tl.load(counts + place)
+
+
+@triton.jit
 def candidate_start(p_list, o_c, m_c, sinks, LEN: tl.constexpr, RATIO: tl.constexpr):
     """Start of candidates o_c: chunks in a row when RATIO is 0, else RATIO pieces of each kept coarser chunk."""
     if RATIO == 0:

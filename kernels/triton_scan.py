@@ -17,9 +17,9 @@ from hipcli.kernels.stages import PrunePlan
 from hipcli.kernels.triton_device import (
     NEVER,
     best_over_rows,
+    candidate_count,
     candidate_start,
     dot_halves,
-    first_count,
     half_tile,
     load_halves,
     load_phases,
@@ -79,10 +79,7 @@ def descend_kernel(
     blocks = tl.num_programs(0)
     i_kv = i_p // P
     stop = tl.load(stops + i_b)
-    if RATIO == 0:
-        count = first_count(stop, sinks, LEN)
-    else:
-        count = tl.load(counts + i_kv * blocks + i_b)
+    count = candidate_count(stop, counts, i_kv * blocks + i_b, sinks, LEN, RATIO)
     # what fits the budget is kept unseen
     if count <= keep or i_c * BC >= count:
         return
@@ -154,10 +151,7 @@ def rest_kernel(
     i_p = i_s // row_tiles
     i_kv = i_p // P
     stop = tl.load(stops + i_b)
-    if RATIO == 0:
-        count = first_count(stop, sinks, LEN)
-    else:
-        count = tl.load(counts + i_kv * blocks + i_b)
+    count = candidate_count(stop, counts, i_kv * blocks + i_b, sinks, LEN, RATIO)
     chunks: tl.constexpr = BK // REST
     begin = i_c * (TILES * chunks)
     if count <= keep or begin >= count:

@@ -185,3 +185,10 @@ def test_decoding_is_judged_by_the_metric(held):
     assert isinstance(decode(engine, tokenizer, asked), str)
     assert judge(TASKS[0], asked.question, "AB") == judge(TASKS[0], asked.question, "cd!")
     assert judge(TASKS[0], asked.question, "cd ab").right and judge(TASKS[0], asked.question, "ab").score == 0.5
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_named_and_a_device_is_not_read_for_earlier_rows(bench):
+    arguments = ("--suite", "passkey", "--task", "passkey", "--context", "1K", "--scoring", "pass", "--pack", "2", "--attention", "dense")
+    done = bench(*arguments, "--out", "/dev/full")
+    assert done.returncode == 7 and "cannot write /dev/full: No space left" in done.stderr

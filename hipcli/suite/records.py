@@ -46,8 +46,15 @@ class Records:
         return [row for key in keys for _, row in sorted(self._answers.get(key, {}).items())]
 
 
+def is_stream(path: Path) -> bool:
+    """Whether a path is a device or a pipe: it can be written to, and holds no earlier rows to read, or has no end."""
+    return path.exists() and not (path.is_file() or path.is_dir())
+
+
 def read_records(path: Path) -> Records:
-    """Rows of an earlier run, none where there is no such file. A last line that was cut short is left out. Raises InputError."""
+    """Rows of an earlier run, none where there is no such file or it is a stream. A last line that was cut short is left out. Raises InputError."""
+    if is_stream(path):
+        return Records()
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -69,6 +76,8 @@ def read_records(path: Path) -> Records:
 
 def mend(path: Path) -> None:
     """Let a file's next row start a line of its own: a last line that was cut short goes. Raises DiskError."""
+    if is_stream(path):
+        return
     try:
         data = path.read_bytes() if path.exists() else b""
         if not data or data.endswith(b"\n"):

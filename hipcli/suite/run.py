@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli import bench, bench_plot, config
+from hipcli import bench, bench_plot
 from hipcli.console import Terminal, amount, duration, write_json
 from hipcli.errors import DoesNotFit, InputError
 from hipcli.suite import plot as picture
@@ -56,11 +56,11 @@ class Bench:
 
 def run(options: SuiteOptions, *, out: str | None, plot: str | None, as_json: bool) -> None:
     """Run, print and write everything. Raises UsageError, InputError, ModelError, DiskError, DoesNotFit."""
-    if plot:
+    if plot is not None:
         bench_plot.require_plot(Path(plot))
     deadline, terminal = time.monotonic() + options.seconds, Terminal(as_json=as_json)
-    records = read_records(Path(out)) if out else Records()
-    if out:
+    records = read_records(Path(out)) if out is not None else Records()
+    if out is not None:
         bench.require_out(Path(out))
         mend(Path(out))
     opened = open_bench(options, deadline, terminal)
@@ -75,12 +75,12 @@ def run(options: SuiteOptions, *, out: str | None, plot: str | None, as_json: bo
                 write_json(row)
             else:
                 report.show(row)
-            if out:
+            if out is not None:
                 bench.append_line(Path(out), row)
     finally:
         answers = records.answers(wanted)
         report.conclude(answers, as_json)
-        if plot and answers:
+        if plot is not None and answers:
             picture.draw(Path(plot), answers, f"{opened.model.name}, {opened.model.dtype_name}")
             terminal.note(f"plot: {plot}")
     _judge(answers, skipped)
@@ -99,18 +99,10 @@ def open_bench(options: SuiteOptions, deadline: float, terminal: Terminal) -> Be
     """Prose, model and tokenizer. Raises UsageError, InputError, ModelError, DoesNotFit."""
     # a file that is not there must not cost the loading of a model
     prose = load_prose(options.text) if any(task.needs_prose for task in options.tasks) else None
-    from hipcli.models import obtain_model
+    files, model = bench.load_trained(options.model, options.device, options.dtype, terminal)
+    from hipcli.tokens import load_tokenizer
 
-    spec = options.model or config.default_model()
-    files = obtain_model(spec, data_dir=config.data_dir(), offline=config.offline(), progress=terminal.sink())
-    with terminal.phase(f"loading {files.name}"):
-        from hipcli.devices import choose_device
-        from hipcli.model import load_model
-        from hipcli.tokens import load_tokenizer
-
-        tokenizer = load_tokenizer(files.path)
-        model = load_model(files.path, name=files.name, device=choose_device(options.device), dtype=options.dtype)
-    return Bench(options, model, tokenizer, prose, attentions(options, model.device), deadline, terminal)
+    return Bench(options, model, load_tokenizer(files.path), prose, attentions(options, model.device), deadline, terminal)
 
 
 def attentions(options: SuiteOptions, device: str) -> dict[str, AttentionSettings]:
