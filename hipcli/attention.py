@@ -16,7 +16,8 @@ from hipcli.cache.base import KVStore
 from hipcli.kernels.backend import Backend
 from hipcli.kernels.backends import backend_class
 from hipcli.kernels.rope import Rope
-from hipcli.kernels.stages import PrunePlan, preset
+from hipcli.kernels.presets import preset
+from hipcli.kernels.stages import PrunePlan
 from hipcli.errors import UsageError
 from hipcli.fused import skip_empty_rotation
 from hipcli.settings import AttentionSettings
@@ -27,10 +28,11 @@ DENSE_BELOW = 8192  # below this, and below the trained window, dense attention 
 
 
 def preset_name(settings: AttentionSettings, device: str) -> str:
-    """The preset that "auto" stands for on this device."""
-    if settings.preset != "auto":
-        return settings.preset
-    return "cpu" if device == "cpu" else "default"
+    """The preset of these settings, with what "auto" stands for on this device."""
+    name, colon, changes = settings.preset.partition(":")
+    if name == "auto":
+        name = "cpu" if device == "cpu" else "default"
+    return name + colon + changes
 
 
 def resolve_plan(settings: AttentionSettings, device: str) -> PrunePlan:

@@ -69,6 +69,7 @@ def sparse_costs(plan: PrunePlan, layer: int, sizes: Sizes, total: int, queries:
     of the chunk, with a full window.
     """
     rows = min(plan.block_len, queries)
+    plan = plan.for_rows(rows)
     blocks = queries / rows
     first = total - queries / 2 if queries > 1 else total - 1
     counts = stage_chunks(plan, layer, int(first) - plan.window_tokens + 1 - plan.sink_tokens)
@@ -95,7 +96,7 @@ def scan_cost(plan: PrunePlan, index: int, sizes: Sizes, chunks: int, rows: int,
     alone = plan.descent == "head"
     lists, group = (sizes.heads, 1) if alone else (sizes.kv_heads, sizes.heads // sizes.kv_heads)
     keys = chunks * (2 * stage.rounds + stage.rest_len)
-    compared = -(-rows // plan.rows_mean(index, rows)) * group
+    compared = -(-rows // stage.rows_mean) * group
     # heads of a group that descend alone start from the same probes: in memory no key is read twice
     per_kv = min(float(keys) * (lists // sizes.kv_heads) * blocks, float(total))
     read = sizes.kv_heads * per_kv * sizes.head_dim * sizes.itemsize

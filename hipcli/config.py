@@ -59,14 +59,15 @@ def plain_terminal() -> bool:
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("dumb", "unknown")
 
 
-def require_preset(name: str) -> None:
-    """Refuse an attention preset that does not exist; raises UsageError."""
-    if name == "auto":
-        return
-    from hipcli.kernels.stages import PRESETS
+def require_preset(name: str, option: str = "preset") -> None:
+    """Refuse an attention preset that does not exist, or changes to one that cannot be; raises UsageError."""
+    from hipcli.kernels.presets import preset
 
-    if name not in PRESETS:
-        raise UsageError(f"--preset must be one of auto, {', '.join(PRESETS)}, got {name!r}")
+    head, colon, changes = name.partition(":")
+    try:
+        preset(("default" if head == "auto" else head) + colon + changes)
+    except ValueError as error:
+        raise UsageError(f"--{option}: {error}") from None
 
 
 def _option(*names: str, help: str, metavar: str | None = None) -> Any:
@@ -96,7 +97,7 @@ Seed = Annotated[Optional[int], _option("--seed", metavar="N", help="Makes sampl
 System = Annotated[Optional[str], _option("--system", metavar="TEXT", help="Replaces the system prompt.")]
 Dense = Annotated[bool, typer.Option("--dense", help="Full attention instead of sparse.")]
 DenseBelow = Annotated[Optional[int], _option("--dense-below", metavar="N", help="Full attention for the first N tokens; 0: never.")]
-Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Attention budget.")]
+Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Attention budget: a name, or with changes, as default:keep=4K.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where to compute; auto takes a GPU.")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
 Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
@@ -123,6 +124,8 @@ Tasks = Annotated[Optional[list[str]], _option("--task", metavar="NAME", help="O
 Samples = Annotated[Optional[int], _option("--samples", metavar="N", help="Texts to make for each task and context.")]
 Pack = Annotated[Optional[int], _option("--pack", metavar="N", help="Questions on one text at most; 1: as published.")]
 Texts = Annotated[Optional[list[str]], _option("--text", metavar="FILE", help="Prose to hide facts in; may be repeated.")]
-Attentions = Annotated[Optional[list[str]], _option("--attention", metavar="NAME", help="dense, auto or a preset; may be repeated.")]
+Attentions = Annotated[
+    Optional[list[str]], _option("--attention", metavar="NAME", help="dense, auto or a preset (default:keep=4K); may be repeated.")
+]
 Scoring = Annotated[Optional[Literal["pass", "greedy", "both"]], _option("--scoring", help="One pass, decoding, or both.")]
 Data = Annotated[Optional[str], _option("--data", metavar="DIR", help="Data files of LongBench, InfiniteBench or RULER.")]

@@ -30,6 +30,7 @@ class Decoder(ABC):
     """
 
     runs_ahead = False
+    _first_sparse: int | None = None
 
     def __init__(self, model: LoadedModel, runtime: AttentionRuntime) -> None:
         self.model, self.runtime = model, runtime
@@ -51,6 +52,26 @@ class Decoder(ABC):
 
     def close(self) -> None:
         """Give back what `prepare` made."""
+
+    @property
+    def dense_stop(self) -> int:
+        """First position whose step is sparse, 0 when all are or when the held tokens are beyond it."""
+        backend = self.runtime.backend
+        stop = max(backend.dense_below, backend.plan.window_tokens)
+        return stop if self.runtime.store.length < stop else 0
+
+    def sparse_step(self, step: int) -> int | None:
+        """Sparse steps before decode step `step`, None while steps are dense.
+
+        Refreshes are counted from the first sparse step, which runs every stage, wherever the answer has got to.
+        """
+        if step == 0:
+            self._first_sparse = None
+        if self.dense_stop:
+            return None
+        if self._first_sparse is None:
+            self._first_sparse = step
+        return step - self._first_sparse
 
     @abstractmethod
     def begin(self, token: torch.Tensor) -> torch.Tensor:
@@ -78,7 +99,7 @@ class EagerDecoder(Decoder):
 
     @torch.inference_mode()
     def step(self, step, sampler):
-        self.runtime.decode_step = step
+        self.runtime.decode_step = self.sparse_step(step) or 0
         bind(self.model.network, self.runtime)
         ids, at = self._token.view(1, 1), self.runtime.store.length
         hidden = self.model.network.model(input_ids=ids, position_ids=positions(at, at + 1, ids), use_cache=False).last_hidden_state
@@ -132,13 +153,6 @@ class GraphDecoder(Decoder):
         found = dict.fromkeys(tuple(plan.refresh_stage(step, layer, layers) for layer in range(layers)) for step in steps)
         return [(), *found] if self.dense_stop else list(found)
 
-    @property
-    def dense_stop(self) -> int:
-        """First position whose step is sparse, 0 when all are or when the held tokens are beyond it."""
-        backend = self.runtime.backend
-        stop = max(backend.dense_below, backend.plan.window_tokens)
-        return stop if self.runtime.store.length < stop else 0
-
     @torch.inference_mode()
     def _captured(self, pattern: tuple) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """A graph of a step and the logits it leaves. Writes to the slot behind the held tokens, which is free."""
@@ -178,20 +192,13 @@ class GraphDecoder(Decoder):
     @torch.inference_mode()
     def begin(self, token):
         self._stand_at(self.runtime.store.length)
-        self._first_sparse: int | None = None
         self.token.copy_(token)
         return self.token
 
     @torch.inference_mode()
     def step(self, step, sampler):
-        plan, layers = self.runtime.backend.plan, self.model.layers
-        if self.dense_stop:
-            pattern = ()
-        else:
-            # the first sparse step runs every stage, wherever the answer has got to
-            self._first_sparse = step if self._first_sparse is None else self._first_sparse
-            since = step - self._first_sparse
-            pattern = tuple(plan.refresh_stage(since, layer, layers) for layer in range(layers))
+        plan, layers, since = self.runtime.backend.plan, self.model.layers, self.sparse_step(step)
+        pattern = () if since is None else tuple(plan.refresh_stage(since, layer, layers) for layer in range(layers))
         if pattern not in self._graphs:
             # dense, after graphs were captured for a longer prefix
             self._graphs[pattern] = self._captured(pattern)

@@ -17,7 +17,7 @@ SHARES = (None, "group", "all")
 class AttentionSettings:
     """Attention of a run.
 
-    mode: "sparse" prunes, "dense" reads every key. preset: a name of kernels.stages.PRESETS, or "auto": the default on
+    mode: "sparse" prunes, "dense" reads every key. preset: a name that kernels.presets reads, or "auto": the default on
     an accelerator, the cheaper "cpu" on a CPU. dense_below: blocks that end below this position are dense; None means
     min(8192, trained window), 0 means always sparse. backend: "auto" (triton on a GPU, torch on a CPU), "torch", "triton" or
     "reference". share: None keeps the preset's.

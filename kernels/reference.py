@@ -78,7 +78,7 @@ def scan_ref(q, k, starts: list[int], stop: int, index: int, plan: PrunePlan, la
     layers chunk-indexed ones: every key of the c-th candidate at c, the query at min(first, C + W') (section 3.3).
     """
     stage = plan.stages[index]
-    rows = mean_rows(q, plan.rows_mean(index, q.shape[1]))  # [G, R, D]
+    rows = mean_rows(q, stage.rows_mean)  # [G, R, D]
     distance = plan.scan_distance
     special = plan.is_special(layer)
     at = min(first, len(starts) + distance) if special else distance + 1
@@ -169,13 +169,14 @@ def prefill_ref(q, k, v, start: int, plan: PrunePlan, layer: int, rope: Rope, de
     for run in split_blocks(start, start + q.shape[1], plan.block_len):
         for first in range(run.first, run.stop, run.rows):
             rows = q[:, first - start : first - start + run.rows]
+            own = plan.for_rows(run.rows)
             seen = slice(0, first + run.rows)
             if first + run.rows - 1 < dense_below:
                 out.append(dense_ref(rows, k[:, seen], v[:, seen], first, rope))
                 continue
             stop = max(0, first - plan.window_tokens + 1)
-            selection = prune_ref(rows, k[:, seen], first, stop, plan, layer, rope)
-            out.append(attend_ref(rows, k[:, seen], v[:, seen], first, stop, selection.kept, plan, rope))
+            selection = prune_ref(rows, k[:, seen], first, stop, own, layer, rope)
+            out.append(attend_ref(rows, k[:, seen], v[:, seen], first, stop, selection.kept, own, rope))
     return torch.cat(out, dim=1)
 
 
@@ -196,6 +197,7 @@ def decode_ref(
     if position < dense_below:
         state.selection = None
         return dense_ref(q, k, v, position, rope)
+    plan = plan.for_rows(1)
     if state.selection is None:
         from_stage = 0
     if from_stage == 0:

@@ -1,4 +1,4 @@
-"""What pruning keeps, as data: stages, plans and the named presets. Imports nothing but the standard library.
+"""What pruning keeps, as data: stages and plans. Imports nothing but the standard library.
 
 The middle of the context (everything between the sinks and the window) is cut into chunks; each stage scores its
 chunks, keeps the best and hands them, split finer, to the next (InfiniteHiP, arXiv 2502.08910, section 3 and appendix F).
@@ -7,6 +7,7 @@ chunks, keeps the best and hands them, split finer, to the next (InfiniteHiP, ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class PrunePlan:
     probe: a half is probed at its "middle" or "first" key.
     score: a chunk's score is the "best" seen on the way or that of the "last" keys left.
     share: lists are kept per "group" (key/value head) or one for "all" heads.
+    question_rounds, decode_rounds: descent rounds by stage in short blocks and in decode steps, None for the stages' own.
+    question_keep_tokens: middle keys that an ordinary layer reads for a short block, None for the last stage's own.
     """
 
     stages: tuple[PruneStage, ...]
@@ -65,6 +68,9 @@ class PrunePlan:
     probe: str = "middle"
     score: str = "best"
     share: str = "group"
+    question_rounds: tuple[int, ...] | None = None
+    decode_rounds: tuple[int, ...] | None = None
+    question_keep_tokens: int | None = None
 
     def __post_init__(self) -> None:
         _one_of("descent", self.descent, ("group", "head"))
@@ -85,6 +91,21 @@ class PrunePlan:
                 raise ValueError(f"chunk_len must shrink from stage to stage, got {coarse.chunk_len} then {fine.chunk_len}")
             if coarse.refresh % fine.refresh:
                 raise ValueError(f"refresh intervals must nest, got {coarse.refresh} then {fine.refresh}")
+        for rounds in (self.question_rounds, self.decode_rounds):
+            if rounds is not None and len(rounds) != len(self.stages):
+                raise ValueError(f"rounds must be given for each of {len(self.stages)} stages, got {len(rounds)}")
+        if self.question_rounds or self.decode_rounds or self.question_keep_tokens:
+            # made now, so that a number that cannot be is refused now
+            _short_plan(self, True), _short_plan(self, False)
+
+    def for_rows(self, rows: int) -> PrunePlan:
+        """The plan of a block of `rows` queries: this one when the block is whole.
+
+        A short block is a question or, alone, a decode step. Its rows are compared one by one: averaging blurs the word
+        a question is about (with means of 8 rows a 6K-token document answers half as often). It is also where a finer
+        scan costs least, one block against a document's thousands.
+        """
+        return self if rows == self.block_len else _short_plan(self, rows == 1)
 
     def is_special(self, layer: int) -> bool:
         return layer < self.special_layers
@@ -94,13 +115,6 @@ class PrunePlan:
         last = stage == len(self.stages) - 1
         tokens = self.special_keep_tokens if last and self.is_special(layer) else self.stages[stage].keep_tokens
         return tokens // self.stages[stage].chunk_len
-
-    def rows_mean(self, stage: int, rows: int) -> int:
-        """Query rows averaged in a block of `rows`: a short one, which is a question, is compared row by row.
-
-        Averaging blurs the word a question is about: with means of 8 rows a 6K-token document answers half as often.
-        """
-        return self.stages[stage].rows_mean if rows == self.block_len else 1
 
     def keep_tokens(self, layer: int) -> int:
         """Middle keys that `layer` reads at most."""
@@ -126,55 +140,20 @@ class PrunePlan:
         return max(0, self.window_tokens - self.stages[0].chunk_len)
 
 
+@lru_cache(maxsize=64)
+def _short_plan(plan: PrunePlan, decode: bool) -> PrunePlan:
+    rounds = plan.decode_rounds if decode else plan.question_rounds
+    stages = [
+        replace(stage, rows_mean=1, rounds=stage.rounds if rounds is None else rounds[index]) for index, stage in enumerate(plan.stages)
+    ]
+    special = plan.special_keep_tokens
+    if plan.question_keep_tokens is not None and not decode:
+        stages[-1] = replace(stages[-1], keep_tokens=plan.question_keep_tokens)
+        special = max(special, plan.question_keep_tokens)
+    own = {"question_rounds": None, "decode_rounds": None, "question_keep_tokens": None}
+    return replace(plan, stages=tuple(stages), special_keep_tokens=special, **own)
+
+
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-
-
-def _stages(chunks, keeps, rows_means, rounds, refresh) -> tuple[PruneStage, ...]:
-    return tuple(PruneStage(*row) for row in zip(chunks, keeps, rows_means, rounds, refresh))
-
-
-_3K = ((256, 32, 8), (32768, 8192, 2048))
-_5K = ((64, 32, 16), (32768, 16384, 4096))
-_REFRESH = {"": (16, 8, 4), "-fast": (32, 16, 8), "-flash": (96, 24, 8)}
-
-# four rounds of the first stage leave 16 keys a chunk: what a scan of a long context reads most
-DEFAULT_PLAN = PrunePlan(_stages(*_3K, (4, 4, 1), (4, 2, 0), (32, 16, 8)))
-
-# on a CPU rows are averaged in the last stage too: a quarter of the scan, with as many needles found (docs/results)
-CPU_PLAN = replace(DEFAULT_PLAN, stages=_stages(*_3K, (4, 4, 4), (3, 2, 0), (32, 16, 8)))
-
-
-def _paper(budget, refresh) -> PrunePlan:
-    """The paper's algorithm 3: first key of a half, the last representative's score, one list for all heads."""
-    depths = tuple(length.bit_length() - 1 for length in budget[0])
-    stages = _stages(*budget, (1, 1, 1), depths, refresh)
-    return PrunePlan(stages, descent="head", probe="first", score="last", share="all")
-
-
-def _released(budget, refresh) -> PrunePlan:
-    """What the authors' released code does: middle probes, the best score on the way, averaged rows."""
-    depths = tuple(length.bit_length() - 1 for length in budget[0])
-    stages = _stages(*budget, (4, 4, 1), depths, refresh)
-    return PrunePlan(stages, descent="head", probe="middle", score="best", share="all")
-
-
-def _presets() -> dict[str, PrunePlan]:
-    presets = {"default": DEFAULT_PLAN, "cpu": CPU_PLAN}
-    for family, make in (("paper", _paper), ("released", _released)):
-        for suffix, refresh in _REFRESH.items():
-            presets[f"{family}-3k{suffix}"] = make(_3K, refresh)
-        presets[f"{family}-5k"] = make(_5K, _REFRESH[""])
-    return presets
-
-
-PRESETS: dict[str, PrunePlan] = _presets()
-
-
-def preset(name: str, share: str | None = None) -> PrunePlan:
-    """The plan called `name`, with `share` overriding its own. Raises ValueError naming the presets there are."""
-    if name not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
-    plan = PRESETS[name]
-    return replace(plan, share=share) if share else plan

@@ -42,7 +42,7 @@ def mean_rows(q: torch.Tensor, size: int) -> torch.Tensor:
 
 def make_pickers(q, counts, first, index: int, plan: PrunePlan, layer: int, rope: Rope) -> Pickers:
     """q: [KV, NB, G, BQ, D]; counts: [KV, NB] candidates of each block; first: [NB] first positions."""
-    rows = mean_rows(q, plan.rows_mean(index, q.shape[3]))  # [KV, NB, G, R, D]
+    rows = mean_rows(q, plan.stages[index].rows_mean)  # [KV, NB, G, R, D]
     distance = plan.scan_distance
     if plan.is_special(layer):
         phases = rope.at(torch.minimum(first, counts + distance))[:, :, None, None]

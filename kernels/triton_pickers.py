@@ -110,10 +110,10 @@ def make_pickers(
     heads, total, dim = q.shape
     blocks, group = firsts.shape[0], heads // kv
     rows = total // blocks
-    mean = plan.rows_mean(index, rows)
+    mean = plan.stages[index].rows_mean
     means = -(-rows // mean)
     per_kv = group if plan.descent == "head" else 1
-    tile = picker_tile(means * group // per_kv, dim, q.dtype)
+    tile = picker_tile(means * group // per_kv, plan.stages[index].rest_len, dim, q.dtype)
     height = triton.cdiv(means * group // per_kv, tile) * tile
     special = plan.is_special(layer)
     left = torch.empty(kv * per_kv, blocks, height, dim, dtype=q.dtype, device=q.device)

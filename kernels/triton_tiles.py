@@ -26,11 +26,12 @@ def _narrow(dtype: torch.dtype) -> bool:
     return dtype.itemsize <= 2
 
 
-def picker_tile(rows: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Query rows of one product of the scan, at least 16."""
+def picker_tile(rows: int, rest: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Query rows of one product of the scan, at least 16. rest: keys of a chunk that are scored whole."""
     if not _narrow(dtype):
         return 16 if rows <= 16 else 32
-    most = 256 if head_dim <= 128 else 128
+    # a product of a whole long chunk with more rows would not fit the registers
+    most = 64 if rest > 64 else 256 if head_dim <= 128 else 128
     tile = min(most, max(16, triton.next_power_of_2(rows)))
     # rows that fill the last tile badly go in smaller ones
     if rows > 64 and triton.cdiv(rows, 64) * 64 * 5 < triton.cdiv(rows, tile) * tile * 4:
@@ -52,6 +53,8 @@ def rest_tiles(keys: int, blocks: int, rest: int, rows: int, turned: bool, head_
         return Tiles(max(rest, 32), 8 if blocks > 1 else 1, 4, 1)
     if blocks > 1:
         return Tiles(max(rest, 64), 32, 4, 2)
+    if rest > 128:
+        return Tiles(rest, 4, 8, 2)
     return Tiles(max(rest, 128 if head_dim <= 128 else 64), 4 if keys > 1 << 14 else 1, 4, 3 if not turned else 2)
 
 

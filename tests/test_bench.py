@@ -174,7 +174,7 @@ def test_a_shape_that_does_not_fit_is_refused_before_it_is_built():
 
 def test_costs_of_a_layer_counted_by_hand():
     from hipcli.bench_floors import Cost, Sizes, cadence, dense_cost, sparse_costs
-    from hipcli.kernels.stages import DEFAULT_PLAN
+    from hipcli.kernels.presets import DEFAULT_PLAN
 
     sizes, total = Sizes(heads=32, kv_heads=8, head_dim=128, itemsize=2), 1 << 20
     costs = sparse_costs(DEFAULT_PLAN, 5, sizes, total, 1)

@@ -71,7 +71,7 @@ def test_version_and_bare_call(hip):
         (["ask", "book.txt", "Who?", "--max-tokens", "0"], "--max-tokens"),
         (["ask", "book.txt", "Who?", "--dense-below", "-1"], "--dense-below"),
         (["ask", "book.txt", "Who?", "--seed", "-1"], "--seed"),
-        (["ask", "book.txt", "Who?", "--preset", "nope"], "--preset must be one of auto, default, cpu, paper"),
+        (["ask", "book.txt", "Who?", "--preset", "nope"], "--preset: preset must be one of default, cpu, paper"),
         (["ask", "book.txt", "Who?", "--backend", "nope"], "--backend"),
         (["ask", "book.txt", "Who?", "--nope"], "No such option"),
         (["summarize", "book.txt", "--spans", "0"], "--spans must be within 1 and 1000"),

@@ -22,6 +22,7 @@ VARIANTS = {
     "wide-window": {"window_tokens": 41},
     "no-sinks": {"sink_tokens": 0},
     "full-descent": {"stages": (PruneStage(32, 128, 4, 5, 4), PruneStage(8, 64, 3, 3, 2), PruneStage(2, 32, 1, 1, 1))},
+    "fine-questions": {"question_rounds": (0, 1, 0), "decode_rounds": (1, 0, 1), "question_keep_tokens": 64},
     "one-stage": {"stages": (PruneStage(8, 64, 2, 1, 4),), "special_keep_tokens": 64},
 }
 

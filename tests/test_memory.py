@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from hipcli import memory
 from hipcli.engine import GPU_CHUNK_TOKENS, Engine
-from hipcli.kernels.stages import preset
+from hipcli.kernels.presets import preset
 from hipcli.memory import HOST_SCRATCH_BYTES, available_bytes, peak_memory_bytes, plan_memory, ran_out_of_memory, working_bytes
 from hipcli.model import checked
 from hipcli.settings import AttentionSettings

@@ -3,7 +3,8 @@
 import pytest
 
 from hipcli.kernels.blocks import dense_stop, split_blocks
-from hipcli.kernels.stages import DEFAULT_PLAN, PRESETS, PrunePlan, PruneStage, preset
+from hipcli.kernels.presets import DEFAULT_PLAN, PRESETS, preset
+from hipcli.kernels.stages import PrunePlan, PruneStage
 
 
 def stage(**changes):
@@ -109,3 +110,49 @@ def test_a_block_is_dense_only_when_its_last_query_is_below_the_limit():
     assert dense_stop(0, 256, 64, 128) == 128
     # a block that begins inside the first window has nothing before it
     assert dense_stop(0, 256, 64, 0, window=65) == 128
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "expected"),
+    [
+        ("default:keep=4K", lambda plan: (plan.keep_tokens(9), plan.keep_tokens(0)), (4096, 4096)),
+        ("default:keep=64K/16K/8192", lambda plan: [stage.keep_tokens for stage in plan.stages], [65536, 16384, 8192]),
+        ("default:window=2K:sinks=512", lambda plan: (plan.window_tokens, plan.sink_tokens), (2048, 512)),
+        ("default:refresh=1", lambda plan: [stage.refresh for stage in plan.stages], [1, 1, 1]),
+        ("default:rounds=3/2/0", lambda plan: [stage.rest_len for stage in plan.stages], [32, 8, 8]),
+        ("cpu:mean=1", lambda plan: [stage.rows_mean for stage in plan.stages], [1, 1, 1]),
+        ("paper-3k:share=group:score=best", lambda plan: (plan.share, plan.score, plan.descent), ("group", "best", "head")),
+        ("default:special=1:special-keep=8K", lambda plan: (plan.keep_tokens(0), plan.keep_tokens(1)), (8192, 2048)),
+    ],
+)
+def test_a_preset_can_be_changed_by_name(text, read, expected):
+    assert read(preset(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("default:nope=1", "a preset's changes are keep"),
+        ("default:keep", "a number such as 2048"),
+        ("default:keep=100", "multiple of chunk_len"),
+        ("default:rounds=1/2", "one for each of 3 stages"),
+        ("default:rounds=9/0/0", "rounds must be within"),
+        ("default:question-rounds=9", "rounds must be within"),
+        ("default:question-keep=12", "multiple of chunk_len"),
+        ("default:share=none", "share must be one of"),
+        ("nope:keep=4K", "preset must be one of"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(text, why):
+    with pytest.raises(ValueError, match=why):
+        preset(text)
+
+
+def test_short_blocks_and_decode_steps_have_scans_of_their_own():
+    plan = preset("default:question-rounds=0:decode-rounds=2/1/0:question-keep=4K")
+    assert plan.for_rows(plan.block_len) is plan
+    question, step = plan.for_rows(20), plan.for_rows(1)
+    assert [stage.rounds for stage in question.stages] == [0, 0, 0] and [stage.rounds for stage in step.stages] == [2, 1, 0]
+    assert (question.keep_tokens(5), step.keep_tokens(5), plan.keep_tokens(5)) == (4096, 2048, 2048)
+    assert all(stage.rows_mean == 1 for short in (question, step) for stage in short.stages)
+    assert question.for_rows(20) == question, "a short plan is its own short plan"

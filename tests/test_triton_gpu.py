@@ -14,7 +14,8 @@ from hipcli.decoding import EagerDecoder, GraphDecoder
 from hipcli.engine import Engine
 from hipcli.kernels import reference, torch_scan
 from hipcli.kernels.rope import Rope
-from hipcli.kernels.stages import DEFAULT_PLAN, PrunePlan, PruneStage
+from hipcli.kernels.presets import DEFAULT_PLAN
+from hipcli.kernels.stages import PrunePlan, PruneStage
 from hipcli.kernels.triton_backend import TritonBackend
 from hipcli.kernels.triton_prune import empty_selection, first_candidates, prune
 from hipcli.kernels.triton_scan import scan
@@ -214,7 +215,7 @@ def test_picks_on_real_text_differ_from_fp32_only_near_the_cut(real_heads, layer
     packed = rows.float().reshape(kv, heads // kv, BLOCKS, plan.block_len, dim).transpose(1, 2)
     everywhere = starts.expand(kv, BLOCKS, -1)
     exact = torch_scan.scan(packed, k.float(), everywhere, stops, firsts, 0, plan, layer, rope)
-    averaged = torch_scan.mean_rows(packed, plan.rows_mean(0, plan.block_len)).flatten(2, 3)
+    averaged = torch_scan.mean_rows(packed, plan.stages[0].rows_mean).flatten(2, 3)
     past = starts[0] + CHUNK * starts.numel()
     # [KV, NB, T] -> [KV, NB, C]
     bound = score_bounds(averaged, k[:, starts[0] : past], plan.is_special(layer)).unflatten(-1, (-1, CHUNK)).amax(-1)

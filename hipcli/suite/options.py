@@ -51,16 +51,7 @@ class SuiteOptions:
             raise UsageError(f"--dense-below must be 0 or more, got {self.dense_below}")
         for name in self.attention:
             if name != "dense":
-                _require_attention(name)
-
-
-def _require_attention(name: str) -> None:
-    try:
-        config.require_preset(name)
-    except UsageError:
-        from hipcli.kernels.stages import PRESETS
-
-        raise UsageError(f"--attention must be one of dense, auto, {', '.join(PRESETS)}, got {name!r}") from None
+                config.require_preset(name, "attention")
 
 
 def listed(texts: Sequence[str] | None) -> list[str]:
