@@ -74,12 +74,14 @@ class AttentionRuntime:
     """Attention of all layers over one store.
 
     decode_step: number of the decode step the next call of the model makes, None while prefilling. device_step: set
-    while the model's call is one that the device alone follows; it takes the place of decode_step. watch: is shown every
-    layer's queries and keys, (layer, q [H, n, D], keys [KV, T, D]), while prefilling.
+    while the model's call is one that the device alone follows; it takes the place of decode_step. question: whether the
+    new tokens ask about those before them. watch: is shown every layer's queries and keys of a question, (layer,
+    q [H, n, D], keys [KV, T, D]).
     """
 
     def __init__(self, backend: Backend, store: KVStore) -> None:
-        self.backend, self.store = backend, store
+        self.backend, self.store, self.question = backend, store, False
+        self.question_backend = backend.for_questions()
         self.decode_step: int | None = None
         self.device_step: DeviceStep | None = None
         self.watch: Watch | None = None
@@ -99,9 +101,10 @@ class AttentionRuntime:
         self.store.append(layer, self.backend.keys_to_store(k, held), v)
         keys, values = self.store.view(layer)
         if self.decode_step is None:
-            if self.watch is not None:
+            if self.watch is not None and self.question:
                 self.watch(layer, q, keys)
-            return self.backend.prefill(layer, q, keys, values, self.states[layer])
+            backend = self.question_backend if self.question else self.backend
+            return backend.prefill(layer, q, keys, values, self.states[layer])
         plan, layers = self.backend.plan, self.store.shape.layers
         stage = plan.refresh_stage(self.decode_step, layer, layers)
         return self.backend.decode(layer, q, keys, values, self.states[layer], stage)

@@ -69,7 +69,7 @@ def sparse_costs(plan: PrunePlan, layer: int, sizes: Sizes, total: int, queries:
     of the chunk, with a full window.
     """
     rows = min(plan.block_len, queries)
-    plan = plan.for_rows(rows)
+    plan = plan.decode if queries == 1 else plan
     blocks = queries / rows
     first = total - queries / 2 if queries > 1 else total - 1
     counts = stage_chunks(plan, layer, int(first) - plan.window_tokens + 1 - plan.sink_tokens)

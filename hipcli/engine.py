@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -227,11 +228,27 @@ class Engine:
 
     def _read_suffix(self, suffix: Sequence[int]) -> None:
         self.runtime.watch = self.watch
-        try:
+        with self._as_question():
             for _ in self._forward_chunks(suffix):
                 pass
+
+    @contextmanager
+    def _as_question(self) -> Iterator[None]:
+        """Let what the model runs meanwhile read the prefix as a question does."""
+        self.runtime.question = True
+        try:
+            yield
         finally:
-            self.runtime.watch = None
+            self.runtime.question, self.runtime.watch = False, None
+
+    def peek(self, suffix: Sequence[int]) -> torch.Tensor:
+        """Hidden state of each of suffix behind the prefix, [n, hidden]; the prefix stays as it was."""
+        held = self.cached_len
+        try:
+            with self._as_question():
+                return self._hidden_states(suffix, held)[0]
+        finally:
+            self._cut(held)
 
     def _decode(self, hidden, max_tokens: int, sampler: Sampler, stop_ids: frozenset[int]) -> Iterator[int]:
         for count, token in enumerate(self.decoder.ids(hidden, max_tokens, sampler), 1):

@@ -41,7 +41,7 @@ class Meter:
     """Measures one question; an engine calls it as its `watch`. seconds: spent measuring; tokens: held when the last row was measured."""
 
     def __init__(self, runtime: AttentionRuntime) -> None:
-        self._backend = runtime.backend
+        self._backend = runtime.question_backend
         self._layers = frozenset(sampled_layers(runtime.store.shape.layers))
         # by layer and first position of a block: a chunk that ran out of memory comes again, and counts once
         self._blocks: dict[tuple[int, int], Coverage] = {}

@@ -23,6 +23,10 @@ class Backend(ABC):
         """What a store should keep of new keys [KV, n, D] whose first position is `start`: as they are, un-rotated."""
         return keys
 
+    def for_questions(self) -> Backend:
+        """The same, by the plan that reads questions; states serve both."""
+        return type(self)(self.plan.question, self.rope, self.dense_below)
+
     @abstractmethod
     def new_state(self) -> object:
         """What one layer keeps between calls; needed anew after tokens were cut off."""

@@ -125,6 +125,7 @@ CHANGES: dict[str, Callable[[PrunePlan, str], PrunePlan]] = {
     "special": _plan_field("special_layers", _number),
     "special-keep": _plan_field("special_keep_tokens", _number),
     "question-keep": _plan_field("question_keep_tokens", _number),
+    "question-block": _plan_field("question_block_len", _number),
     "rounds": _stage_field("rounds"),
     "question-rounds": _plan_field("question_rounds", _by_stage),
     "decode-rounds": _plan_field("decode_rounds", _by_stage),

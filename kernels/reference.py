@@ -169,14 +169,13 @@ def prefill_ref(q, k, v, start: int, plan: PrunePlan, layer: int, rope: Rope, de
     for run in split_blocks(start, start + q.shape[1], plan.block_len):
         for first in range(run.first, run.stop, run.rows):
             rows = q[:, first - start : first - start + run.rows]
-            own = plan.for_rows(run.rows)
             seen = slice(0, first + run.rows)
             if first + run.rows - 1 < dense_below:
                 out.append(dense_ref(rows, k[:, seen], v[:, seen], first, rope))
                 continue
             stop = max(0, first - plan.window_tokens + 1)
-            selection = prune_ref(rows, k[:, seen], first, stop, own, layer, rope)
-            out.append(attend_ref(rows, k[:, seen], v[:, seen], first, stop, selection.kept, own, rope))
+            selection = prune_ref(rows, k[:, seen], first, stop, plan, layer, rope)
+            out.append(attend_ref(rows, k[:, seen], v[:, seen], first, stop, selection.kept, plan, rope))
     return torch.cat(out, dim=1)
 
 
@@ -197,7 +196,7 @@ def decode_ref(
     if position < dense_below:
         state.selection = None
         return dense_ref(q, k, v, position, rope)
-    plan = plan.for_rows(1)
+    plan = plan.decode
     if state.selection is None:
         from_stage = 0
     if from_stage == 0:

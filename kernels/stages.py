@@ -54,8 +54,8 @@ class PrunePlan:
     probe: a half is probed at its "middle" or "first" key.
     score: a chunk's score is the "best" seen on the way or that of the "last" keys left.
     share: lists are kept per "group" (key/value head) or one for "all" heads.
-    question_rounds, decode_rounds: descent rounds by stage in short blocks and in decode steps, None for the stages' own.
-    question_keep_tokens: middle keys that an ordinary layer reads for a short block, None for the last stage's own.
+    question_rounds, question_keep_tokens, question_block_len: what `question` has in place of the stages' rounds, the last
+    stage's budget and block_len, each None for the document's own. decode_rounds: likewise of `decode`.
     """
 
     stages: tuple[PruneStage, ...]
@@ -69,8 +69,9 @@ class PrunePlan:
     score: str = "best"
     share: str = "group"
     question_rounds: tuple[int, ...] | None = None
-    decode_rounds: tuple[int, ...] | None = None
     question_keep_tokens: int | None = None
+    question_block_len: int | None = None
+    decode_rounds: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _one_of("descent", self.descent, ("group", "head"))
@@ -94,18 +95,28 @@ class PrunePlan:
         for rounds in (self.question_rounds, self.decode_rounds):
             if rounds is not None and len(rounds) != len(self.stages):
                 raise ValueError(f"rounds must be given for each of {len(self.stages)} stages, got {len(rounds)}")
-        if self.question_rounds or self.decode_rounds or self.question_keep_tokens:
+        if any(value is not None for value in self._own.values()):
             # made now, so that a number that cannot be is refused now
-            _short_plan(self, True), _short_plan(self, False)
+            _question_plan(self), _decode_plan(self)
 
-    def for_rows(self, rows: int) -> PrunePlan:
-        """The plan of a block of `rows` queries: this one when the block is whole.
+    @property
+    def _own(self) -> dict[str, object]:
+        """What this plan says of questions and decode steps."""
+        return {name: getattr(self, name) for name in ("question_rounds", "question_keep_tokens", "question_block_len", "decode_rounds")}
 
-        A short block is a question or, alone, a decode step. Its rows are compared one by one: averaging blurs the word
-        a question is about (with means of 8 rows a 6K-token document answers half as often). It is also where a finer
-        scan costs least, one block against a document's thousands.
+    @property
+    def question(self) -> PrunePlan:
+        """The plan by which a question reads the document before it.
+
+        Its rows are compared one by one: averaging blurs the word a question is about (with means of 8 rows a 6K-token
+        document answers half as often). It is also where a finer scan costs least: one block against a document's thousands.
         """
-        return self if rows == self.block_len else _short_plan(self, rows == 1)
+        return _question_plan(self)
+
+    @property
+    def decode(self) -> PrunePlan:
+        """The plan of a decode step."""
+        return _decode_plan(self)
 
     def is_special(self, layer: int) -> bool:
         return layer < self.special_layers
@@ -141,17 +152,24 @@ class PrunePlan:
 
 
 @lru_cache(maxsize=64)
-def _short_plan(plan: PrunePlan, decode: bool) -> PrunePlan:
-    rounds = plan.decode_rounds if decode else plan.question_rounds
-    stages = [
-        replace(stage, rows_mean=1, rounds=stage.rounds if rounds is None else rounds[index]) for index, stage in enumerate(plan.stages)
-    ]
+def _question_plan(plan: PrunePlan) -> PrunePlan:
+    stages = list(_by_row(plan.stages, plan.question_rounds))
     special = plan.special_keep_tokens
-    if plan.question_keep_tokens is not None and not decode:
+    if plan.question_keep_tokens is not None:
         stages[-1] = replace(stages[-1], keep_tokens=plan.question_keep_tokens)
         special = max(special, plan.question_keep_tokens)
-    own = {"question_rounds": None, "decode_rounds": None, "question_keep_tokens": None}
-    return replace(plan, stages=tuple(stages), special_keep_tokens=special, **own)
+    block_len = plan.question_block_len or plan.block_len
+    return replace(plan, stages=tuple(stages), special_keep_tokens=special, block_len=block_len, **dict.fromkeys(plan._own))
+
+
+@lru_cache(maxsize=64)
+def _decode_plan(plan: PrunePlan) -> PrunePlan:
+    return replace(plan, stages=_by_row(plan.stages, plan.decode_rounds), **dict.fromkeys(plan._own))
+
+
+def _by_row(stages: tuple[PruneStage, ...], rounds: tuple[int, ...] | None) -> tuple[PruneStage, ...]:
+    """Stages that compare every row, with other rounds where they are given."""
+    return tuple(replace(stage, rows_mean=1, rounds=stage.rounds if rounds is None else rounds[i]) for i, stage in enumerate(stages))
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

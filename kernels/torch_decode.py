@@ -96,7 +96,7 @@ def decode(q, k, v, plan: PrunePlan, layer: int, rope: Rope, state: LayerState, 
         state.selection = state.span = None
         return dense_decode(rotate(q, rope.one(position)), state.turned_keys(k, rope), v)
     state.turned = None
-    plan = plan.for_rows(1)
+    plan = plan.decode
     refresh(q, k, v, plan, layer, rope, state, from_stage)
     phases = state.span.append(k[:, position:], v[:, position:])
     return state.span.attend(q, phases)

@@ -34,10 +34,9 @@ def prefill(q, k, v, start: int, plan: PrunePlan, layer: int, rope: Rope, dense_
         # what follows is sparse: the rotated copy has done its work
         state.turned = None
     for run in split_blocks(edge, start + rows, plan.block_len):
-        own = plan.for_rows(run.rows)
-        for group in split_run(run, k, own, layer):
+        for group in split_run(run, k, plan, layer):
             rows_of = q[:, group.first - start : group.stop - start]
-            parts.append(sparse_part(rows_of, k, v, group, own, layer, rope))
+            parts.append(sparse_part(rows_of, k, v, group, plan, layer, rope))
     return torch.cat(parts, dim=1)
 
 

@@ -10,7 +10,6 @@ from hipcli.kernels import triton_attend, triton_decode
 from hipcli.kernels.backend import Backend, chunk_keys
 from hipcli.kernels.blocks import Blocks, dense_stop, split_blocks
 from hipcli.kernels.rope import rotate
-from hipcli.kernels.stages import PrunePlan
 from hipcli.kernels.torch_attend import dense_prefill
 from hipcli.kernels.triton_prune import Selection, empty_selection, first_candidates, first_most, prune
 
@@ -61,20 +60,19 @@ class TritonBackend(Backend):
         return [Blocks(run.first + at * run.rows, run.rows, min(size, run.count - at)) for at in range(0, run.count, size)]
 
     def _sparse(self, layer: int, q, k, v, group: Blocks) -> torch.Tensor:
-        plan = self.plan.for_rows(group.rows)
-        firsts, selection = self._select(layer, q, k, group, plan)
-        return triton_attend.attend(q, k, v, firsts, selection, plan, layer, self.rope)
+        firsts, selection = self._select(layer, q, k, group)
+        return triton_attend.attend(q, k, v, firsts, selection, self.plan, layer, self.rope)
 
-    def _select(self, layer: int, q, k, group: Blocks, plan: PrunePlan) -> tuple[torch.Tensor, Selection]:
-        """First positions of a group of blocks, [NB] int32, and what pruning by their own plan left them."""
+    def _select(self, layer: int, q, k, group: Blocks) -> tuple[torch.Tensor, Selection]:
+        """First positions of a group of blocks, [NB] int32, and what pruning left them."""
         firsts = torch.arange(group.count, dtype=torch.int32, device=q.device) * group.rows + group.first
-        selection = empty_selection(k.shape[0], group.count, group.stop, plan, layer, q.device)
-        torch.sub(firsts, plan.window_tokens - 1, out=selection.stops)
-        prune(q, k, firsts, selection, plan, layer, self.rope)
+        selection = empty_selection(k.shape[0], group.count, group.stop, self.plan, layer, q.device)
+        torch.sub(firsts, self.plan.window_tokens - 1, out=selection.stops)
+        prune(q, k, firsts, selection, self.plan, layer, self.rope)
         return firsts, selection
 
     def kept_keys(self, layer, q, k, first):
-        _, selection = self._select(layer, q, k, Blocks(first, q.shape[1], 1), self.plan.for_rows(q.shape[1]))
+        _, selection = self._select(layer, q, k, Blocks(first, q.shape[1], 1))
         starts, length = selection.inputs[-1].starts[:, 0], self.plan.stages[-1].chunk_len
         return chunk_keys(starts, length, first - self.plan.window_tokens + 1)
 
@@ -98,7 +96,7 @@ class TritonBackend(Backend):
         return self.plan.window_tokens + self.plan.stages[0].refresh
 
     def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False):
-        capacity, plan = keys.shape[1], self.plan.for_rows(1)
+        capacity, plan = keys.shape[1], self.plan.decode
         if dense:
             near = min(capacity, max(self.dense_below, self.plan.window_tokens))
             return triton_decode.decode_attend(q, new_k, new_v, keys, values, position, None, near, plan, layer, self.rope, state.mass)
@@ -114,7 +112,7 @@ class TritonBackend(Backend):
 
     def prepare(self, layer: int, keys: torch.Tensor, state: DecodeState) -> None:
         """Make room for a layer's lists; outside of a graph, because they outlive it."""
-        (kv, capacity, _), plan = keys.shape, self.plan.for_rows(1)
+        (kv, capacity, _), plan = keys.shape, self.plan.decode
         if state.selection is None:
             state.selection = empty_selection(kv, 1, capacity, plan, layer, keys.device)
         elif state.selection.inputs[0].most < first_most(capacity, plan):

@@ -51,8 +51,8 @@ def rest_tiles(keys: int, blocks: int, rest: int, rows: int, turned: bool, head_
     """Of scoring `keys` keys, in runs of `rest`, for each of `blocks` blocks; turned: they are rotated on the way."""
     if not _narrow(dtype):
         return Tiles(max(rest, 32), 8 if blocks > 1 else 1, 4, 1)
-    if blocks > 1:
-        return Tiles(max(rest, 64), 32, 4, 2)
+    if blocks > 1 or rows > 64:
+        return Tiles(max(rest, 64), 32 if blocks > 1 else 4, 8 if rest > 128 else 4, 2)
     if rest > 128:
         return Tiles(rest, 4, 8, 2)
     return Tiles(max(rest, 128 if head_dim <= 128 else 64), 4 if keys > 1 << 14 else 1, 4, 3 if not turned else 2)

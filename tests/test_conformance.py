@@ -22,7 +22,7 @@ VARIANTS = {
     "wide-window": {"window_tokens": 41},
     "no-sinks": {"sink_tokens": 0},
     "full-descent": {"stages": (PruneStage(32, 128, 4, 5, 4), PruneStage(8, 64, 3, 3, 2), PruneStage(2, 32, 1, 1, 1))},
-    "fine-questions": {"question_rounds": (0, 1, 0), "decode_rounds": (1, 0, 1), "question_keep_tokens": 64},
+    "fine-questions": {"question_rounds": (0, 1, 0), "decode_rounds": (1, 0, 1), "question_keep_tokens": 64, "question_block_len": 8},
     "one-stage": {"stages": (PruneStage(8, 64, 2, 1, 4),), "special_keep_tokens": 64},
 }
 
@@ -90,6 +90,17 @@ def test_prefill_equals_the_reference(backend, store, variant, layer):
     torch.testing.assert_close(got, rig.expected(start, total), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("layer", [0, 1], ids=["special", "ordinary"])
+@pytest.mark.parametrize("variant", ["default", "fine-questions", "paper"])
+def test_a_question_is_read_by_a_plan_of_its_own(backend, store, variant, layer):
+    total, start = 187, 150
+    rig = Rig(backend, store, make_plan(variant), layer, total)
+    rig.append(0, start)
+    rig.backend = rig.backend.for_questions()
+    assert rig.backend.plan == make_plan(variant).question
+    torch.testing.assert_close(rig.prefill(start, total), rig.expected(start, total), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("start", "total"), [(0, 1), (0, 15), (0, 33), (0, 63), (31, 34), (111, 112), (97, 131)])
 def test_odd_lengths_and_ragged_starts(backend, store, start, total):
     rig = Rig(backend, store, make_plan(), 1, total)
@@ -117,7 +128,7 @@ def test_chunked_equals_unchunked(backend, store, cuts):
 
 
 @pytest.mark.parametrize("layer", [0, 1], ids=["special", "ordinary"])
-@pytest.mark.parametrize("variant", ["default", "paper", "wide-window", "no-sinks"])
+@pytest.mark.parametrize("variant", ["default", "paper", "wide-window", "no-sinks", "fine-questions"])
 def test_decode_equals_the_reference_over_a_refresh_cycle(backend, store, variant, layer):
     first, steps = 165, 11
     plan = make_plan(variant)

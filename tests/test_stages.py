@@ -148,11 +148,11 @@ def test_a_change_that_cannot_be_is_refused(text, why):
         preset(text)
 
 
-def test_short_blocks_and_decode_steps_have_scans_of_their_own():
-    plan = preset("default:question-rounds=0:decode-rounds=2/1/0:question-keep=4K")
-    assert plan.for_rows(plan.block_len) is plan
-    question, step = plan.for_rows(20), plan.for_rows(1)
+def test_questions_and_decode_steps_have_scans_of_their_own():
+    plan = preset("default:question-rounds=0:decode-rounds=2/1/0:question-keep=4K:question-block=16")
+    question, step = plan.question, plan.decode
     assert [stage.rounds for stage in question.stages] == [0, 0, 0] and [stage.rounds for stage in step.stages] == [2, 1, 0]
     assert (question.keep_tokens(5), step.keep_tokens(5), plan.keep_tokens(5)) == (4096, 2048, 2048)
-    assert all(stage.rows_mean == 1 for short in (question, step) for stage in short.stages)
-    assert question.for_rows(20) == question, "a short plan is its own short plan"
+    assert (question.block_len, step.block_len, plan.block_len) == (16, 64, 64)
+    assert all(stage.rows_mean == 1 for own in (question, step) for stage in own.stages)
+    assert question.question == question and step.decode == step

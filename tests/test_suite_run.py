@@ -121,7 +121,7 @@ def test_what_exceeds_the_memory_says_so(tiny_model, monkeypatch):
     [
         (("--suite", "x"), "--suite must be one of ruler"),
         (("--suite", "kv", "--task", "vt"), "--task must be one of kv_retrieval"),
-        (("--suite", "kv", "--attention", "x"), "--attention must be one of dense, auto, default"),
+        (("--suite", "kv", "--attention", "x"), "--attention: preset must be one of default"),
         (("--suite", "kv", "--samples", "0"), "--samples"),
         (("--suite", "kv", "--context", "x"), "--context"),
         (("--suite", "kv", "--preset", "cpu"), "--attention"),

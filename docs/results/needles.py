@@ -10,7 +10,6 @@ an (attention, context, stretch) on standard output.
 import argparse
 import json
 import random
-from dataclasses import replace
 
 import torch
 
@@ -47,16 +46,9 @@ def is_found(engine: Engine, tokenizer, prompt, key: str, number: str) -> bool:
     """Whether every digit is the argmax given the question and the digits before it."""
     question = prompt.suffix_ids(f"What is the magic number for {key}?")
     answer = tokenizer.encode(f"The magic number for {key} is {number}")
-    held = engine.cached_len
-    hidden = engine._hidden_states([*question, *answer], held)
-    guesses = engine.model.network.lm_head(hidden[:, len(question) - 1 : -1])[0].argmax(-1).tolist()
-    engine._cut(held)
+    hidden = engine.peek([*question, *answer])
+    guesses = engine.model.network.lm_head(hidden[len(question) - 1 : -1]).argmax(-1).tolist()
     return guesses[-DIGITS:] == answer[-DIGITS:]
-
-
-def with_rounds(plan, rounds: str):
-    """The plan with other descent rounds."""
-    return replace(plan, stages=tuple(replace(stage, rounds=int(count)) for stage, count in zip(plan.stages, rounds.split(","))))
 
 
 def main() -> None:
@@ -64,7 +56,6 @@ def main() -> None:
     parser.add_argument("book")
     parser.add_argument("--context", type=int, action="append", required=True)
     parser.add_argument("--preset", action="append", required=True, help='a preset, or "dense"')
-    parser.add_argument("--rounds", help="descent rounds of each stage in place of the preset's, such as 3,2,0")
     parser.add_argument("--books", type=int, default=2, help="stretches of the book per context")
     parser.add_argument("--model")
     given = parser.parse_args()
@@ -79,9 +70,6 @@ def main() -> None:
                 below = 0 if context <= model.trained_window else None
                 settings = AttentionSettings(mode="dense") if name == "dense" else AttentionSettings(preset=name, dense_below=below)
                 engine = Engine(model, settings)
-                if given.rounds and name != "dense":
-                    name = f"{name}, rounds {given.rounds}"
-                    engine.runtime.backend.plan = with_rounds(engine.runtime.backend.plan, given.rounds)
                 engine.prefill(ids)
                 found = sum(is_found(engine, tokenizer, prompt, *needle) for needle in needles)
                 print(json.dumps({"attention": name, "tokens": len(ids), "book": seed, "found": found, "of": len(needles)}), flush=True)

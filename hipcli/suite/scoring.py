@@ -34,12 +34,8 @@ def one_pass(engine: Engine, asked: Asked) -> Score:
     For dense attention that is what greedy decoding would say of an answer that begins as expected. An answer of one
     part has credit for the share of its tokens only where it is a writing, whose likeness its metric measures.
     """
-    held = engine.cached_len
-    try:
-        hidden = engine._hidden_states([*asked.ids, *asked.answer_ids[:-1]], held)
-        logits = engine.model.network.lm_head(hidden[0, len(asked.ids) - 1 :])
-    finally:
-        engine._cut(held)
+    hidden = engine.peek([*asked.ids, *asked.answer_ids[:-1]])
+    logits = engine.model.network.lm_head(hidden[len(asked.ids) - 1 :])
     agrees = (logits.argmax(-1).cpu() == torch.tensor(asked.answer_ids)).tolist()
     parts = [all(agrees[start:stop]) for start, stop in asked.spans]
     credit = sum(parts) / len(parts)
