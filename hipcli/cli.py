@@ -195,6 +195,7 @@ def _bench(
     data: Data = None,
     attention: Attentions = None,
     scoring: Scoring = None,
+    check: Check = False,
     seed: Seed = None,
     dense_below: DenseBelow = None,
     model: Model = None,

@@ -227,7 +227,6 @@ class Engine:
             self._cut(prefix)
 
     def _read_suffix(self, suffix: Sequence[int]) -> None:
-        self.runtime.watch = self.watch
         with self._as_question():
             for _ in self._forward_chunks(suffix):
                 pass
@@ -235,7 +234,7 @@ class Engine:
     @contextmanager
     def _as_question(self) -> Iterator[None]:
         """Let what the model runs meanwhile read the prefix as a question does."""
-        self.runtime.question = True
+        self.runtime.question, self.runtime.watch = True, self.watch
         try:
             yield
         finally:

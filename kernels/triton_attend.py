@@ -51,7 +51,7 @@ def fold_keys(
     return acc, top, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def attend_kernel(
     q,
     k,

@@ -82,7 +82,7 @@ def find_threshold(x, scores, i_first, i_b, blocks, most, slices, count, keep, O
     return threshold, above
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["per_kv", "slices"])
 def select_kernel(
     scores,
     stops,

@@ -32,7 +32,7 @@ class Pickers:
     tile: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "rows", "means"])
 def pickers_kernel(
     q,
     cos,

@@ -24,8 +24,8 @@ class Selection:
 
 
 def first_most(most_stop: int, plan: PrunePlan) -> int:
-    """Chunks of the longest middle, at least one."""
-    return max(1, -(-(most_stop - plan.sink_tokens) // plan.stages[0].chunk_len))
+    """Room for the chunks of the longest middle: a multiple of 16, or every length would have its kernels compiled anew."""
+    return 16 * max(1, -(-(most_stop - plan.sink_tokens) // (16 * plan.stages[0].chunk_len)))
 
 
 def first_candidates(kv: int, blocks: int, most_stop: int, plan: PrunePlan, device) -> Candidates:

@@ -45,7 +45,7 @@ class Candidates:
     most: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_tiles"])
 def descend_kernel(
     left,
     right,
@@ -112,7 +112,7 @@ def descend_kernel(
     tl.store(best_probe + place * most + o_c, best, mask=m_c)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["row_tiles"])
 def rest_kernel(
     rows,
     k,

@@ -10,8 +10,8 @@ from hipcli.errors import InputError, UsageError
 from hipcli.suite import metrics, report
 from hipcli.suite.options import DEFAULT_ATTENTION, SuiteOptions, listed, options_from
 from hipcli.suite.records import Records, key_of, mend, read_records
-from hipcli.suite.stats import mean_interval, paired, wilson
-from hipcli.suite.summary import comparisons, summaries
+from hipcli.suite.stats import mean_interval, paired, rank_auc, wilson
+from hipcli.suite.summary import check_aucs, comparisons, summaries
 from hipcli.suite.tasks import Question
 
 PLACES = ("garden", "office", "kitchen")
@@ -158,3 +158,20 @@ def test_options():
     for wrong in ({"samples": 0}, {"pack": 0}, {"scoring": "x"}, {"dense_below": -1}, {"attention": ("x",)}, {"seconds": 0}):
         with pytest.raises(UsageError):
             SuiteOptions(options.tasks, options.contexts, **wrong)
+
+
+def test_auc_counts_pairs_and_ties():
+    assert rank_auc([3, 1], [2, 1]) == (2 + 0.5) / 4
+    assert rank_auc([1.0], []) is None
+
+
+def test_check_is_judged_over_all_answers_and_within_cells():
+    def row(task, agreement, right):
+        cell = {"task": task, "context": 8192, "attention": "default", "outside_caught": 0.5}
+        return cell | {"agreement": agreement, "pass_right": right}
+
+    rows = [row("easy", 0.9, True), row("easy", 0.95, False), row("hard", 0.5, False), row("hard", 0.6, True)]
+    found = {(line["figure"], line["over"]): line["auc"] for line in check_aucs(rows)}
+    assert found["agreement", "all answers"] == 2 / 4 and found["agreement", "within cells"] == 1 / 2
+    assert found["outside_caught", "all answers"] == 0.5
+    assert check_aucs([row("easy", 0.9, True) | {"attention": "dense"}]) == []

@@ -129,7 +129,7 @@ def test_lists_of_short_blocks(rows, layer):
 @pytest.mark.parametrize("middle", [0, 1, 15, 17, 64, 65])
 def test_lists_of_short_middles(middle):
     """None, a part of a chunk, little more than one, just the first stage's budget, one key more."""
-    check_lists(make_plan(), 1, [SINKS + middle + WINDOW - 1], 3, SINKS + middle + WINDOW + 9)
+    check_lists(make_plan().question, 1, [SINKS + middle + WINDOW - 1], 3, SINKS + middle + WINDOW + 9)
 
 
 def span_of(first, stop, rows, kept):

@@ -12,7 +12,7 @@ from hipcli.errors import InputError, UsageError
 if TYPE_CHECKING:
     from hipcli.suite.tasks import Task
 
-SUITE_ONLY = ("task", "samples", "pack", "text", "attention", "scoring", "seed", "dense_below")
+SUITE_ONLY = ("task", "samples", "pack", "text", "attention", "scoring", "seed", "dense_below", "check")
 SPEED_ONLY = ("shape", "part", "whole")
 
 

@@ -20,7 +20,7 @@ class SuiteOptions:
     """tasks: to run. contexts: tokens, ascending. attention: "dense", "auto" or presets. samples: haystacks a cell, or
     examples of a data file; None for one, or all.
     pack: questions a haystack at most; 1 is the published form. dense_below: of the presets, None for the program's own.
-    seconds: to spend at most.
+    seconds: to spend at most. check: measure agreement with dense attention too.
 
     Raises UsageError on what cannot be run.
     """
@@ -38,6 +38,7 @@ class SuiteOptions:
     device: str = "auto"
     dtype: str = "auto"
     seconds: float = 300.0
+    check: bool = False
 
     def __post_init__(self) -> None:
         for name in ("samples", "pack"):
@@ -78,4 +79,5 @@ def options_from(suites: Sequence[str], given: dict, data: Sequence[Task] = ()) 
         device=given["device"],
         dtype=given["dtype"],
         seconds=60 * given["minutes"],
+        check=given["check"],
     )

@@ -36,10 +36,11 @@ class Records:
         elif row.get("row") == "haystack":
             self.haystacks[key_of(row)] = row
 
-    def complete(self, key: tuple, scoring: str) -> bool:
-        """Whether every question of a cell has been judged in every way that `scoring` asks for."""
+    def complete(self, key: tuple, scoring: str, check: bool = False) -> bool:
+        """Whether every question of a cell has been judged in every way that `scoring` and `check` ask for."""
+        needed = (*_NEEDED[scoring], "agreement") if check else _NEEDED[scoring]
         rows = self._answers.get(key, {})
-        return bool(rows) and all(len(rows) == row["of"] and all(name in row for name in _NEEDED[scoring]) for row in rows.values())
+        return bool(rows) and all(len(rows) == row["of"] and all(name in row for name in needed) for row in rows.values())
 
     def answers(self, keys: Iterable[tuple]) -> list[Row]:
         """The rows of these cells."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hipcli.bench_report import Column, aligned, drawn
 from hipcli.console import duration, write_json, write_stdout
 from hipcli.suite.records import Row
-from hipcli.suite.summary import comparisons, summaries
+from hipcli.suite.summary import check_aucs, comparisons, summaries
 
 _NAMES = {"pass": "one pass", "greedy": "decoded"}
 
@@ -63,16 +63,25 @@ PAIRED = (
     Column("p", 6, lambda row: f"{row['p']:.3f}"),
 )
 
+CHECKS = (
+    Column("figure", 14, lambda row: row["figure"]),
+    Column("pairs of", 12, lambda row: row["over"]),
+    Column("answers", 9, _whole("n")),
+    Column("pairs", 9, _whole("pairs")),
+    Column("AUC", 6, lambda row: f"{row['auc']:.3f}"),
+)
+
 
 def conclude(answers: list[Row], as_json: bool) -> None:
     """Figures of all answers: tables, or JSON lines."""
-    results, pairs = summaries(answers), comparisons(answers)
+    results, pairs, checks = summaries(answers), comparisons(answers), check_aucs(answers)
     if as_json:
-        for row in (*results, *pairs):
+        for row in (*results, *pairs, *checks):
             write_json(row)
         return
     _table("Scores with Wilson's intervals", SUMMARY, results)
     _table("Against dense attention, question by question", PAIRED, pairs)
+    _table("How well --check tells right from wrong: chance that a right answer has the higher figure", CHECKS, checks)
 
 
 def _table(title: str, columns: tuple[Column, ...], lines: list[Row]) -> None:

@@ -146,7 +146,7 @@ def rows(opened: Bench, records: Records) -> Iterator[Row]:
     """Rows of every cell that `records` do not hold complete."""
     for context, task, sample in _cells(opened.options):
         keys = {name: opened.key(task, context, sample, name) for name in opened.attention}
-        left = {name: key for name, key in keys.items() if not records.complete(key_of(key), opened.options.scoring)}
+        left = {name: key for name, key in keys.items() if not records.complete(key_of(key), opened.options.scoring, opened.options.check)}
         if left:
             yield from _haystack_rows(opened, task, context, sample, left)
 
@@ -192,7 +192,7 @@ def answer_rows(opened: Bench, task: Task, cell: Cell, name: str, key: Row) -> I
         right: Counter[str] = Counter()
         with opened.terminal.phase(f"{label}: questions", len(cell.asked), "questions") as phase:
             for number, asked in enumerate(cell.asked):
-                fields = answer_fields(engine, opened.tokenizer, task, asked, opened.options.scoring)
+                fields = answer_fields(engine, opened.tokenizer, task, asked, opened.options.scoring, opened.options.check)
                 yield {"row": "answer", **key, "suite": task.suite, "question": number, "of": len(cell.asked), **fields}
                 right.update(name for name in VERDICTS if fields.get(name))
                 phase.advance()

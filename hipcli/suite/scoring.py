@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hipcli.check import checked
 from hipcli.suite.prompt import Asked
 from hipcli.suite.tasks import Question, Task
 
@@ -60,8 +61,16 @@ def judge(task: Task, question: Question, answer: str) -> Score:
     return Score(score >= _ALL_RIGHT, score)
 
 
-def answer_fields(engine: Engine, tokenizer: Tokenizer, task: Task, asked: Asked, scoring: str) -> dict[str, Any]:
-    """What a question's row says of its answer. An answer in any order is decoded whatever `scoring` is."""
+def answer_fields(engine: Engine, tokenizer: Tokenizer, task: Task, asked: Asked, scoring: str, check: bool) -> dict[str, Any]:
+    """What a question's row says of its answer. An answer in any order is decoded whatever `scoring` is.
+
+    check: also how far pruned attention agreed with dense attention while the question was read.
+    """
+    verdicts, found = checked(engine, check, lambda: _verdicts(engine, tokenizer, task, asked, scoring))
+    return verdicts | ({"agreement": round(found.agreement, 4), "outside_caught": round(found.outside_caught, 4)} if found else {})
+
+
+def _verdicts(engine: Engine, tokenizer: Tokenizer, task: Task, asked: Asked, scoring: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"expected": f"{asked.question.separator} ".join(asked.question.parts)}
     ordered = asked.question.ordered
     if scoring != "greedy":

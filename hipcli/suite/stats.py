@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,3 +55,12 @@ def paired(first: Sequence[bool], second: Sequence[bool]) -> Paired:
     """Counts of two rows of verdicts on the same questions in the same order."""
     pairs = list(zip(first, second, strict=True))
     return Paired(*(pairs.count(case) for case in ((True, True), (True, False), (False, True), (False, False))))
+
+
+def rank_auc(right: Sequence[float], wrong: Sequence[float]) -> float | None:
+    """Probability that a figure of a right answer is above that of a wrong one, ties by half; None where one kind is missing."""
+    if not right or not wrong:
+        return None
+    ordered = sorted(wrong)
+    below = sum(bisect_left(ordered, figure) + bisect_right(ordered, figure) for figure in right)
+    return below / (2 * len(right) * len(wrong))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hipcli.suite.records import Row
-from hipcli.suite.stats import mean_interval, paired, wilson
+from hipcli.suite.stats import mean_interval, paired, rank_auc, wilson
 
 SCORINGS = ("pass", "greedy")
 EVERY_TASK = "mean of tasks"
@@ -105,3 +105,29 @@ def _against_base(context: int, task: str, scoring: str, cell: list[Row]) -> lis
             head = {"row": "paired", "context": context, "task": task, "attention": attention, "scoring": scoring}
             found.append(head | {"n": len(shared), **fields, "p": counts.p})
     return found
+
+
+def check_aucs(rows: list[Row]) -> list[Row]:
+    """How well the figures of --check tell right answers from wrong ones: over all pruned answers, and within each cell.
+
+    Within cells, each pair is of one task, context and attention, so that easy tasks do not help.
+    """
+    measured = [row for row in rows if "agreement" in row and row["attention"] != BASE]
+    found = []
+    for figure in ("agreement", "outside_caught"):
+        for name, key in (("all answers", lambda row: ()), ("within cells", lambda row: (row["task"], row["context"], row["attention"]))):
+            pairs, weighted = 0, 0.0
+            for cell in groups(measured, key).values():
+                right = [row[figure] for row in cell if is_right(row)]
+                wrong = [row[figure] for row in cell if not is_right(row)]
+                if (auc := rank_auc(right, wrong)) is not None:
+                    pairs, weighted = pairs + len(right) * len(wrong), weighted + auc * len(right) * len(wrong)
+            if pairs:
+                found.append({"row": "check", "figure": figure, "over": name, "n": len(measured), "pairs": pairs, "auc": weighted / pairs})
+    return found
+
+
+def is_right(row: Row) -> bool:
+    """The decoded verdict where there is one, else that of one pass."""
+    verdict = row.get("greedy_right")
+    return bool(row.get("pass_right") if verdict is None else verdict)
