@@ -173,21 +173,25 @@ def test_a_shape_that_does_not_fit_is_refused_before_it_is_built():
 
 
 def test_costs_of_a_layer_counted_by_hand():
+    from dataclasses import replace
+
     from hipcli.bench_floors import Cost, Sizes, cadence, dense_cost, sparse_costs
     from hipcli.kernels.presets import DEFAULT_PLAN
 
     sizes, total = Sizes(heads=32, kv_heads=8, head_dim=128, itemsize=2), 1 << 20
     costs = sparse_costs(DEFAULT_PLAN, 5, sizes, total, 1)
     chunks = -(-(total - 1024 - 256) // 256)
-    assert costs["scan 1"] == Cost(8 * chunks * 24 * 128 * 2, 2 * 8 * chunks * 24 * 4 * 128)
-    # 1024 chunks of 32 keys: two rounds of two probes, then 8 keys; 1024 chunks of 8, all of them scored
-    assert costs["scan 2"].bytes == 8 * 1024 * 12 * 256 and costs["scan 3"].bytes == 8 * 1024 * 8 * 256
+    assert costs["scan 1"] == Cost(8 * chunks * 256 * 128 * 2, 2 * 8 * chunks * 256 * 4 * 128)
+    # a decode step scores every key: 1024 chunks of 32, 1024 chunks of 8; by descent two rounds of two probes, then 8 keys
+    assert costs["scan 2"].bytes == 8 * 1024 * 32 * 256 and costs["scan 3"].bytes == 8 * 1024 * 8 * 256
     keys = 256 + 2048 + 1024
     assert costs["attention"] == Cost(keys * 4096, 4 * 32 * keys * 128)
     assert set(sparse_costs(DEFAULT_PLAN, 5, sizes, total, 1, None)) == {"attention"}
-    assert cadence(DEFAULT_PLAN) == {0: 1, 1: 1, 2: 2, None: 28}
+    assert cadence(DEFAULT_PLAN) == {0: 1, 1: 3, 2: 4, None: 56}
     # the middle fits the budget of the first stage: nothing to choose there
     assert "scan 1" not in sparse_costs(DEFAULT_PLAN, 5, sizes, 32768, 1)
+    # of a document by descent
+    assert sparse_costs(replace(DEFAULT_PLAN, decode_rounds=None), 5, sizes, total, 1)["scan 2"].bytes == 8 * 1024 * 12 * 256
     # what blocks read in common counts once
     assert sparse_costs(DEFAULT_PLAN, 5, sizes, total, 8192)["attention"].bytes <= total * sizes.kv_bytes
     assert dense_cost(sizes, 10, 10).flops == 4 * 32 * 55 * 128

@@ -150,6 +150,7 @@ def test_summaries_and_comparisons(capsys):
 
 def test_options():
     given = dict.fromkeys(("task", "attention", "samples", "scoring", "pack", "seed", "text", "dense_below", "model"))
+    given["check"] = False
     given |= {"context": ["8K,4K", "4096"], "device": "auto", "dtype": "auto", "minutes": 2.0}
     options = options_from(["kv,passkey"], given)
     assert options.contexts == (4096, 8192) and [task.name for task in options.tasks] == ["kv_retrieval", "passkey", "number_string"]
