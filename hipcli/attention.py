@@ -96,7 +96,7 @@ class AttentionRuntime:
         if self.device_step is not None:
             step, (keys, values) = self.device_step, self.store.buffers(layer)
             stage, state = step.stages[layer], step.states[layer]
-            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense)
+            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense, self.store.in_place)
         held = self.store.view(layer)[0].shape[1]
         self.store.append(layer, self.backend.keys_to_store(k, held), v)
         keys, values = self.store.view(layer)
