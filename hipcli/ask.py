@@ -133,7 +133,7 @@ def memory_record(reading: Reading) -> dict[str, int | None]:
 
 def citation_record(citation: Citation) -> dict[str, Any]:
     """One citation as JSON."""
-    return {name: getattr(citation, name) for name in ("source", "page", "label", "quote", "start", "end")}
+    return {name: getattr(citation, name) for name in ("source", "page", "label", "title", "quote", "start", "end")}
 
 
 def run_record(reading: Reading) -> dict[str, Any]:

@@ -101,7 +101,9 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
 Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
 Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
-Type = Annotated[Optional[Literal["pdf", "text", "markdown"]], _option("--type", "-t", help="Read the documents as this.")]
+# as in readers/formats.py, which help must not load; a test holds them equal
+FormatName = Literal["pdf", "markdown", "text"]
+Type = Annotated[Optional[FormatName], _option("--type", "-t", help="Read the documents as this; found out otherwise.")]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is complete.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 6 when pages could not be read.")]

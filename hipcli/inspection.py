@@ -72,7 +72,7 @@ def document_record(document: Document, encoded: EncodedDocument | None = None) 
 
 
 def _page_record(page: Page, document: Document) -> dict[str, Any]:
-    return {"source": document.sources[page.source].name, "page": page.number, "label": page.label}
+    return {"source": document.sources[page.source].name, "page": page.number, "label": page.label, "title": page.title}
 
 
 def missing_pages(document: Document) -> list[str]:

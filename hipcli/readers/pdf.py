@@ -7,9 +7,7 @@ Knows nothing of the engines' interfaces.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,26 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hipcli.errors import InputError
+from hipcli.readers.content import Content, Format, OnPage, RawPage, ReadOptions
 from hipcli.readers.pdf_process import Limits, WorkerRefused, read_pages
 from hipcli.readers.pdf_worker import WRONG_SUM
+from hipcli.readers.sniff import is_pdf
 from hipcli.readers.source import RawSource
-
-OnPage = Callable[[int, "int | None"], None]
 
 _GARBLED = re.compile("[\x00\x01\x03-\x08\x0e-\x1f\x7f\ufffd\ue000-\uf8ff]")
 _GARBLED_SHARE = 0.005
 _TAIL_BYTES = 2048
-
-
-@dataclass(frozen=True)
-class RawPage:
-    """A page as an engine gave it: index from 0, raw text, printed label, whether it shows images only; or error, why it failed."""
-
-    index: int
-    text: str = ""
-    label: str | None = None
-    image_only: bool = False
-    error: str | None = None
 
 
 @dataclass
@@ -71,19 +58,15 @@ class _Cancelled(Exception):
     """Nobody waits for the survey any more."""
 
 
-def read_pdf(
-    source: RawSource, *, password: str | None = None, limits: Limits = Limits(), on_page: OnPage | None = None
-) -> tuple[list[RawPage], list[str]]:
-    """All pages in order, failed ones among them, and warnings without the file's name.
-
-    Raises InputError if the document cannot be opened, or if no page of it has any text.
-    """
-    with _on_disk(source) as path:
+def read_pdf(source: RawSource, options: ReadOptions, limits: Limits = Limits()) -> Content:
+    """All pages in order, failed ones among them. Raises InputError if the document cannot be opened, or if no page has any text."""
+    password = options.password
+    with source.on_disk() as path:
         size = source.size_bytes
         job = {"path": path, "password": password or "", "memory_bytes": limits.memory_bytes + 2 * size, "pages": None}
         with _surveying(job, limits) as finish_survey:
             try:
-                first, second = _read_twice(job, limits, on_page)
+                first, second = _read_twice(job, limits, options.on_page)
             except WorkerRefused as refusal:
                 raise _cannot_open(source, refusal, password) from None
             survey = finish_survey()
@@ -91,7 +74,7 @@ def read_pdf(
     pages = [_verdict(index, first[index], second.get(index), survey) for index in sorted(first)]
     _require_text(source.name, pages)
     logged = survey.logged + sum(answer.get("logged", 0) for answer in second.values())
-    return pages, _warnings(pages, survey, excused, logged)
+    return Content(pages, _warnings(pages, survey, excused, logged))
 
 
 def _read_twice(job: dict[str, Any], limits: Limits, on_page: OnPage | None) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -144,7 +127,7 @@ def _verdict(index: int, first: dict[str, Any], second: dict[str, Any] | None, s
     """One page from what both engines say. Emptiness is believed only if neither has a reason to doubt it."""
     label = survey.labels[index] if survey.labels and index < len(survey.labels) else None
     if index in survey.damage:
-        return RawPage(index, label=label, error=f"its content is damaged ({survey.damage[index]})")
+        return RawPage(label=label, error=f"its content is damaged ({survey.damage[index]})")
     best = first
     if second is not None and second.get("text", "").strip():
         text = first.get("text", "")
@@ -152,30 +135,18 @@ def _verdict(index: int, first: dict[str, Any], second: dict[str, Any] | None, s
             best = second
     text = best.get("text", "")
     if text.strip():
-        return RawPage(index, text, label)
+        return RawPage(text, label, longest=None)
     error = first.get("error") or _why_empty(second or {})
     if error:
-        return RawPage(index, label=label, error=error)
-    return RawPage(index, text, label, image_only=any(answer.get("images") for answer in (first, second or {})))
+        return RawPage(label=label, error=error)
+    pictures = any(answer.get("images") for answer in (first, second or {}))
+    return RawPage(text, label, image_only=pictures, longest=None)
 
 
 def _why_empty(second: dict[str, Any]) -> str | None:
     if second.get("refused"):
         return None  # it could not open the document: no word on this page
     return second.get("error") or second.get("log_error")
-
-
-@contextmanager
-def _on_disk(source: RawSource) -> Iterator[str]:
-    """A path that a worker can open; bytes from a pipe are written to a private file for as long as it takes."""
-    if source.path is not None:
-        yield os.fspath(source.path)
-        return
-    with tempfile.TemporaryDirectory(prefix="hip-") as folder:
-        path = os.path.join(folder, "input.pdf")
-        with open(path, "xb") as file:
-            file.write(source.data or b"")
-        yield path
 
 
 @contextmanager
@@ -221,11 +192,11 @@ def _cannot_open(source: RawSource, refusal: WorkerRefused, password: str | None
 def _require_text(name: str, pages: list[RawPage]) -> None:
     if any(page.text.strip() for page in pages):
         return
-    failed = [page for page in pages if page.error]
+    failed = [(number, page.error) for number, page in enumerate(pages, 1) if page.error]
     if not pages:
         raise InputError(f"cannot read {name}: it has no pages")
     if len(failed) == len(pages):
-        first = f"page {failed[0].index + 1}: {failed[0].error}"
+        first = f"page {failed[0][0]}: {failed[0][1]}"
         raise InputError(f"cannot read {name}: none of its {len(pages)} pages can be read ({first})")
     hint = "Recognise its text first: ocrmypdf in.pdf out.pdf"
     if any(page.image_only for page in pages):
@@ -237,7 +208,7 @@ def _warnings(pages: list[RawPage], survey: _Survey, excused: int, logged: int) 
     warnings = []
     if excused:
         warnings.append(f"the content of {excused} of {len(pages)} pages has a wrong check sum; their text may be wrong")
-    scans = [page.index + 1 for page in pages if page.image_only]
+    scans = [number for number, page in enumerate(pages, 1) if page.image_only]
     if scans:
         noun = "page" if len(scans) == 1 else "pages"
         which = f"{noun} {ranges(scans)} ({len(scans)} of {len(pages)})"
@@ -258,3 +229,6 @@ def ranges(numbers: list[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+
+
+PDF = Format("pdf", "a PDF", read_pdf, (".pdf",), lambda source, promised: is_pdf(source.head, anywhere=promised), binary=True)

@@ -9,6 +9,9 @@ import hashlib
 import os
 import stat
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -54,6 +57,18 @@ class RawSource:
                 return file.read(count)
         except OSError as fault:
             raise _cannot_read(self.name, fault) from None
+
+    @contextmanager
+    def on_disk(self) -> Iterator[str]:
+        """A path that another process can open; bytes from a pipe are in a private file for as long as it takes."""
+        if self.path is not None:
+            yield os.fspath(self.path)
+            return
+        with tempfile.TemporaryDirectory(prefix="hip-") as folder:
+            path = os.path.join(folder, "input")
+            with open(path, "xb") as file:
+                file.write(self.data or b"")
+            yield path
 
 
 def open_source(spec: str, stdin: BinaryIO | None = None) -> RawSource:
