@@ -8,14 +8,18 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from hipcli.errors import InputError, UsageError
+from hipcli.readers.container import require_whole
 from hipcli.readers.content import Format
+from hipcli.readers.docx import DOCX
+from hipcli.readers.epub import EPUB
+from hipcli.readers.html import HTML
 from hipcli.readers.markdown import MARKDOWN
 from hipcli.readers.pdf import PDF
 from hipcli.readers.sniff import kind
 from hipcli.readers.source import RawSource
 from hipcli.readers.text import TEXT
 
-FORMATS = (PDF, MARKDOWN, TEXT)
+FORMATS = (PDF, EPUB, DOCX, HTML, MARKDOWN, TEXT)
 FORMAT_NAMES = tuple(format.name for format in FORMATS)
 _READABLE_AS_TEXT = ("plain text", "HTML", "JSON")
 
@@ -46,6 +50,7 @@ def choose_format(source: RawSource, type: str | None = None) -> Format:
 def _promised(source: RawSource, format: Format) -> Format:
     if not format.binary or format.matches(source, True):
         return format
+    require_whole(source)
     found = kind(source.head)
     hint = "Read it as it is with --type text." if found in _READABLE_AS_TEXT else None
     raise InputError(f"cannot read {source.name}: this is {found}, not {format.noun}", hint)

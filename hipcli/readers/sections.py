@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hipcli.readers.content import RawPage
+
+_BLANK = re.compile(r"\n*")
 
 DEEPEST = 3  # headings below this level do not begin a section
 
@@ -31,7 +34,7 @@ def split_sections(text: str, marks: Sequence[Mark], title: str | None = None) -
     pages: list[RawPage] = []
     start, body, label = 0, 0, None
     for mark in [*marks, None]:
-        end = len(text) if mark is None else mark.start
+        end = len(text) if mark is None else _BLANK.match(text, mark.start).end()
         if mark is None or text[body:end].strip():
             pages.append(RawPage(text[start:end], label, title))
             start = end

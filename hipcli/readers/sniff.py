@@ -38,7 +38,9 @@ _ZIP_MEMBERS = (
     (b"ppt/", "a PowerPoint presentation (.pptx)"),
 )
 _PRINTABLE_MAGIC = frozenset({b"MZ", b"ID3", b"RIFF", b"BZh", b"GGUF"})  # a text may start so too
-_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*|<\?xml[^>]*>\s*)*<(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I | re.S)
+_BEFORE_HTML = rb"\s*(?:<!--.*?-->\s*|<\?xml[^>]*>\s*)*<"
+_HTML = re.compile(_BEFORE_HTML + rb"(?:!doctype\s+html|html)\b", re.I | re.S)
+_HTML_PART = re.compile(_BEFORE_HTML + rb"(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I | re.S)
 
 
 def is_pdf(head: bytes, anywhere: bool = False) -> bool:
@@ -46,6 +48,11 @@ def is_pdf(head: bytes, anywhere: bool = False) -> bool:
     if anywhere:
         return b"%PDF-" in head[:1024]
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:5] == b"%PDF-"
+
+
+def is_html(head: bytes, weakly: bool = False) -> bool:
+    """Whether `head` starts as an HTML file does; weakly: or as a part of one, such as a paragraph."""
+    return bool((_HTML_PART if weakly else _HTML).match(head.removeprefix(b"\xef\xbb\xbf")))
 
 
 def binary_kind(head: bytes) -> str | None:
@@ -67,7 +74,7 @@ def kind(head: bytes) -> str:
     binary = binary_kind(head)
     if binary:
         return binary
-    if _HTML.match(head.removeprefix(b"\xef\xbb\xbf")):
+    if is_html(head, weakly=True):
         return "HTML"
     start = head.lstrip()[:1]
     if start in (b"{", b"[") and b'"' in head:

@@ -6,6 +6,7 @@ Knows nothing of formats beyond a look at the first bytes.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 import sys
@@ -57,6 +58,19 @@ class RawSource:
                 return file.read(count)
         except OSError as fault:
             raise _cannot_read(self.name, fault) from None
+
+    @contextmanager
+    def on_hand(self) -> Iterator[BinaryIO]:
+        """The bytes as an open file that can be searched. Raises InputError if the file went away."""
+        if self.data is not None:
+            yield io.BytesIO(self.data)
+            return
+        try:
+            file = open(self.path, "rb")
+        except OSError as fault:
+            raise _cannot_read(self.name, fault) from None
+        with file:
+            yield file
 
     @contextmanager
     def on_disk(self) -> Iterator[str]:

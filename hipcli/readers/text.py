@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hipcli.errors import InputError
+from hipcli.readers.container import require_whole
 from hipcli.readers.content import OWN_PAGE_CHARS, Content, Format, RawPage, ReadOptions
 from hipcli.readers.decode import Decoded, decode
 from hipcli.readers.sniff import binary_kind
@@ -21,7 +22,8 @@ def decode_source(source: RawSource, options: ReadOptions) -> Decoded:
     if kind == "a PDF":
         raise InputError(f"cannot read {source.name} as text: it is a PDF", "Leave out --type.")
     if kind:
-        raise InputError(f"cannot read {source.name}: it is {kind}, which is not supported yet", "Convert it to PDF or text first.")
+        require_whole(source)
+        raise InputError(f"cannot read {source.name}: it is {kind}, which is not supported", "Convert it to PDF or text first.")
     try:
         return decode(source.read(), options.encoding)
     except InputError as fault:
