@@ -102,7 +102,7 @@ Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Optio
 Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
 Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
 # as in readers/formats.py, which help must not load; a test holds them equal
-FormatName = Literal["pdf", "epub", "docx", "html", "markdown", "text"]
+FormatName = Literal["pdf", "epub", "docx", "html", "markdown", "rst", "latex", "srt", "vtt", "jsonl", "eml", "mbox", "rtf", "text"]
 Type = Annotated[Optional[FormatName], _option("--type", "-t", help="Read the documents as this; found out otherwise.")]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is complete.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

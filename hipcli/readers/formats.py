@@ -13,15 +13,21 @@ from hipcli.readers.content import Format
 from hipcli.readers.docx import DOCX
 from hipcli.readers.epub import EPUB
 from hipcli.readers.html import HTML
+from hipcli.readers.jsonl import JSONL
+from hipcli.readers.latex import LATEX
+from hipcli.readers.mail import EML, MBOX
 from hipcli.readers.markdown import MARKDOWN
 from hipcli.readers.pdf import PDF
+from hipcli.readers.rst import RST
+from hipcli.readers.rtf import RTF
 from hipcli.readers.sniff import kind
 from hipcli.readers.source import RawSource
+from hipcli.readers.subtitles import SRT, VTT
 from hipcli.readers.text import TEXT
 
-FORMATS = (PDF, EPUB, DOCX, HTML, MARKDOWN, TEXT)
+FORMATS = (PDF, EPUB, DOCX, HTML, MARKDOWN, RST, LATEX, SRT, VTT, JSONL, EML, MBOX, RTF, TEXT)
 FORMAT_NAMES = tuple(format.name for format in FORMATS)
-_READABLE_AS_TEXT = ("plain text", "HTML", "JSON")
+_READABLE_AS_TEXT = ("plain text", "HTML", "JSON", "RTF")
 
 
 def require_format(name: str | None) -> None:

@@ -11,6 +11,8 @@ from hipcli.readers.text import decode_source, text_pages
 
 _LINES = re.compile(r"^ {0,3}(?:(?P<fence>`{3,}|~{3,})|(?P<level>#{1,6})[ \t]+(?P<title>[^\n]*)|(?P<rule>=+|-+)[ \t]*$)", re.M)
 
+_LONGEST_TITLE = 500
+
 
 def read_markdown(source: RawSource, options: ReadOptions) -> Content:
     """Sections of Markdown; form feeds, where there are any, are pages as in plain text."""
@@ -34,7 +36,7 @@ def headings(text: str) -> list[Mark]:
             continue
         elif match["level"]:
             if len(match["level"]) <= DEEPEST:
-                title = re.sub(r"[ \t]+#+[ \t]*$", "", match["title"]).strip()
+                title = re.sub(r"[ \t]+#+[ \t]*$", "", match["title"][:_LONGEST_TITLE]).strip()
                 marks.append(Mark(match.start(), match.end(), _plain(title)))
         elif underlined := _underlined(text, match.start()):
             marks.append(Mark(underlined[0], match.end(), _plain(underlined[1])))
@@ -44,7 +46,7 @@ def headings(text: str) -> list[Mark]:
 def _underlined(text: str, rule: int) -> tuple[int, str] | None:
     """Start and words of the line above an underline, if that line stands alone."""
     start = text.rfind("\n", 0, max(0, rule - 1)) + 1
-    title = text[start:rule].strip()
+    title = text[start:rule][:_LONGEST_TITLE].strip()
     alone = start == 0 or text[max(0, start - 2) : start] == "\n\n"
     if not title or not alone or title[0] in "-*+>|#=`":
         return None

@@ -14,7 +14,6 @@ _MAGIC = (
     (b"II*\0", "a TIFF image"),
     (b"MM\0*", "a TIFF image"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file (a Word document .doc, .xls or .ppt)"),
-    (b"{\\rtf", "an RTF document"),
     (b"AT&TFORM", "a DjVu document"),
     (b"\x1f\x8b", "a gzip archive"),
     (b"BZh", "a bzip2 archive"),
@@ -38,9 +37,8 @@ _ZIP_MEMBERS = (
     (b"ppt/", "a PowerPoint presentation (.pptx)"),
 )
 _PRINTABLE_MAGIC = frozenset({b"MZ", b"ID3", b"RIFF", b"BZh", b"GGUF"})  # a text may start so too
-_BEFORE_HTML = rb"\s*(?:<!--.*?-->\s*|<\?xml[^>]*>\s*)*<"
-_HTML = re.compile(_BEFORE_HTML + rb"(?:!doctype\s+html|html)\b", re.I | re.S)
-_HTML_PART = re.compile(_BEFORE_HTML + rb"(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I | re.S)
+_HTML = re.compile(rb"<(?:!doctype\s+html|html)\b", re.I)
+_HTML_PART = re.compile(rb"<(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I)
 
 
 def is_pdf(head: bytes, anywhere: bool = False) -> bool:
@@ -52,7 +50,11 @@ def is_pdf(head: bytes, anywhere: bool = False) -> bool:
 
 def is_html(head: bytes, weakly: bool = False) -> bool:
     """Whether `head` starts as an HTML file does; weakly: or as a part of one, such as a paragraph."""
-    return bool((_HTML_PART if weakly else _HTML).match(head.removeprefix(b"\xef\xbb\xbf")))
+    rest = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    while rest.startswith((b"<!--", b"<?xml")):
+        end = b"-->" if rest.startswith(b"<!--") else b">"
+        rest = rest.partition(end)[2].lstrip()
+    return bool((_HTML_PART if weakly else _HTML).match(rest))
 
 
 def binary_kind(head: bytes) -> str | None:
@@ -76,6 +78,8 @@ def kind(head: bytes) -> str:
         return binary
     if is_html(head, weakly=True):
         return "HTML"
+    if head.startswith(b"{\\rtf"):
+        return "RTF"
     start = head.lstrip()[:1]
     if start in (b"{", b"[") and b'"' in head:
         return "JSON"
