@@ -39,7 +39,7 @@ def split_arguments(
     else:
         if not arguments or (len(arguments) == 1 and not files):
             raise UsageError("the question is missing", _EXAMPLE)
-        if arguments[-1] == "-" or os.path.isfile(arguments[-1]):
+        if arguments[-1] == "-" or os.path.exists(arguments[-1]):
             hint = f"put the question last: {_EXAMPLE}; or use -q if the question is also a file's name"
             raise UsageError(f"the question is missing: the last argument, {arguments[-1]!r}, is a document", hint)
         sources, question = [*files, *arguments[:-1]], arguments[-1]

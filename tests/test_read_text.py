@@ -175,7 +175,7 @@ def zipped(*members: str) -> bytes:
     "data, word",
     [
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "PNG"),
-        (zipped("a.txt"), "ZIP"),
+        (zipped("[Content_Types].xml", "xl/workbook.xml"), "Excel"),
         (zipped("[Content_Types].xml", "word/document.xml"), "Word"),
         (zipped("mimetype"), "EPUB"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500), "Word"),
@@ -183,7 +183,7 @@ def zipped(*members: str) -> bytes:
         (b"", "empty"),
         (b" \n\t\n", "white space"),
     ],
-    ids=["png", "zip", "docx", "epub", "doc", "random", "empty", "blank"],
+    ids=["png", "xlsx", "docx", "epub", "doc", "random", "empty", "blank"],
 )
 def test_refusals_name_the_reason(tmp_path: Path, data: bytes, word: str) -> None:
     with pytest.raises(InputError, match=word):
@@ -200,7 +200,13 @@ def test_a_stray_nul_is_dropped_with_a_warning(tmp_path: Path) -> None:
 
 
 def test_missing_folder_and_impossible_paths(tmp_path: Path) -> None:
-    cases = [(tmp_path / "no.txt", "no such file"), (tmp_path, "is a folder"), ("a\0b", "cannot read"), ("x" * 5000, "too long")]
+    (tmp_path / "empty").mkdir()
+    cases = [
+        (tmp_path / "no.txt", "no such file"),
+        (tmp_path / "empty", "no file in it"),
+        ("a\0b", "cannot read"),
+        ("x" * 5000, "too long"),
+    ]
     for spec, words in cases:
         with pytest.raises(InputError, match=words):
             read_document([str(spec)])

@@ -12,6 +12,7 @@ from hipcli.readers.source import RawSource, show
 
 MAX_ENTRIES = 20_000
 MAX_INFLATED_BYTES = 1 << 30  # of all members that are read, together
+PART_BYTES = 128 << 20  # of one part of a book or a Word document
 MAX_RATIO = 200  # of a member's size to its packed size, once it is large enough to matter
 _RATIO_FROM_BYTES = 16 << 20
 _DIRECTORY_BYTES = MAX_ENTRIES * 512
@@ -19,53 +20,74 @@ _BLOCK = 1 << 18
 _TAIL_BYTES = (1 << 16) + 22 + 76
 
 
+class TooMuch(InputError):
+    """A ZIP file unpacks to more than is allowed: all of it is refused, not one member."""
+
+
 class Container:
     """The members of an open ZIP file by name."""
 
-    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+    def __init__(self, archive: zipfile.ZipFile, name: str, member_bytes: int) -> None:
         self._archive = archive
+        self._member_bytes = member_bytes
         self._name = name
         self._left = MAX_INFLATED_BYTES
-        self.members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+        self.infos = [info for info in archive.infolist() if not info.is_dir()]
+        self.members = {info.filename: info for info in self.infos}
 
     def __contains__(self, member: str) -> bool:
         return member in self.members
 
     def read(self, member: str) -> bytes:
-        """The bytes of a member, counted as they come. Raises InputError for damage, encryption, and more than the caps allow."""
-        info = self.members.get(member)
-        if info is None:
+        """The bytes of a member by name; raises InputError as `read_info` does, and if there is none of that name."""
+        if member not in self.members:
             raise InputError(f"cannot read {self._name}: {show(member)} is missing in it")
-        if info.flag_bits & 1:
-            raise InputError(f"cannot read {self._name}: {show(member)} in it is encrypted", "Unpack it first, and read what comes out.")
+        return self.read_info(self.members[member])
+
+    def read_info(self, info: zipfile.ZipInfo) -> bytes:
+        """The bytes of a member, counted as they come. Raises InputError for damage, encryption, and more than the caps allow."""
         data = bytearray()
-        try:
-            with self._archive.open(info) as stream:
-                while block := stream.read(_BLOCK):
-                    data += block
-                    self._left -= len(block)
-                    self._check(info, len(data))
-        except InputError:
-            raise
-        except Exception as fault:  # each way of packing has its own exceptions
-            reason = str(fault) or type(fault).__name__
-            raise InputError(f"cannot read {self._name}: {show(member)} in it is damaged ({show(reason[:200])})") from None
+        for block in self._blocks(info):
+            data += block
+            self._left -= len(block)
+            self._check(info, len(data))
         return bytes(data)
 
+    def head(self, info: zipfile.ZipInfo, count: int) -> bytes:
+        """The first bytes of a member; raises InputError for damage and encryption."""
+        return next(self._blocks(info, count), b"")
+
+    def _blocks(self, info: zipfile.ZipInfo, size: int = _BLOCK) -> Iterator[bytes]:
+        member = show(info.filename)
+        if info.flag_bits & 1:
+            raise InputError(f"cannot read {self._name}: {member} in it is encrypted", "Unpack it first, and read what comes out.")
+        try:
+            with self._archive.open(info) as stream:
+                while block := stream.read(size):
+                    yield block
+        except (InputError, GeneratorExit):
+            raise
+        except Exception as fault:  # each way of packing has its own exceptions
+            reason = show((str(fault) or type(fault).__name__)[:200])
+            raise InputError(f"cannot read {self._name}: {member} in it is damaged ({reason})") from None
+
     def _check(self, info: zipfile.ZipInfo, read: int) -> None:
-        if self._left < 0:
-            limit = MAX_INFLATED_BYTES >> 20
-            raise InputError(f"cannot read {self._name}: it unpacks to more than {limit:,} MiB", "Unpack it, and name the files you need.")
+        if self._left < 0 or read > self._member_bytes:
+            limit = min(MAX_INFLATED_BYTES, self._member_bytes) >> 20
+            raise TooMuch(f"cannot read {self._name}: it unpacks to more than {limit:,} MiB", "Unpack it, and name the files you need.")
         if read > _RATIO_FROM_BYTES and read > MAX_RATIO * max(1, info.compress_size):
-            raise InputError(
+            raise TooMuch(
                 f"cannot read {self._name}: {show(info.filename)} in it unpacks to more than {MAX_RATIO} times its size, as a zip bomb does",
                 "If you trust it: unpack it, and name the files you need.",
             )
 
 
 @contextmanager
-def open_container(source: RawSource) -> Iterator[Container]:
-    """Open a source as a ZIP file. Raises InputError if it is none, is damaged, or lists too many members."""
+def open_container(source: RawSource, member_bytes: int = MAX_INFLATED_BYTES) -> Iterator[Container]:
+    """Open a source as a ZIP file of members of up to `member_bytes`.
+
+    Raises InputError if it is none, is damaged, or lists too many members.
+    """
     if _directory_bytes(source) > _DIRECTORY_BYTES:
         raise _too_many(source)
     with source.on_hand() as file:
@@ -77,7 +99,7 @@ def open_container(source: RawSource) -> Iterator[Container]:
         with archive:
             if len(archive.infolist()) > MAX_ENTRIES:
                 raise _too_many(source)
-            yield Container(archive, source.name)
+            yield Container(archive, source.name, member_bytes)
 
 
 def member_names(source: RawSource) -> frozenset[str]:

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urldefrag
 from xml.etree import ElementTree
 
 from hipcli.errors import InputError
-from hipcli.readers.container import Container, member_names, open_container
+from hipcli.readers.container import PART_BYTES, Container, TooMuch, member_names, open_container
 from hipcli.readers.content import Content, Format, RawPage, ReadOptions
 from hipcli.readers.html import HtmlReader, decode_html
 from hipcli.readers.markup import tokens
@@ -22,7 +22,7 @@ Titles = dict[str, dict[str, str]]  # file → {id, or "" for its beginning → 
 
 def read_epub(source: RawSource, options: ReadOptions) -> Content:
     """A page for each section or printed page. Raises InputError for a book that is damaged, protected or a bomb."""
-    with open_container(source) as book:
+    with open_container(source, PART_BYTES) as book:
         package_path = _package_path(book, source.name)
         package = tree(book.read(package_path), f"{source.name} ({package_path})")
         manifest = _manifest(package, posixpath.dirname(package_path))
@@ -71,9 +71,9 @@ def _chapter(book: Container, path: str, titles: Titles, title: str | None) -> l
     reader = HtmlReader(keep_navigation=True, targets=targets, xhtml=True)
     try:
         reader.feed(decode_html(book.read(path)).text)
+    except TooMuch:
+        raise
     except InputError as fault:
-        if "unpacks to more" in fault.message:
-            raise
         return [RawPage(error=fault.message)]
     pages = reader.writer.pages((targets or {}).get("") or title)
     return [page for page in pages if page.text.strip()] or [RawPage(title=title, image_only=reader.images > 0)]

@@ -15,6 +15,7 @@ _MAGIC = (
     (b"MM\0*", "a TIFF image"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file (a Word document .doc, .xls or .ppt)"),
     (b"AT&TFORM", "a DjVu document"),
+    (b"PK\x05\x06", "an empty ZIP archive"),
     (b"\x1f\x8b", "a gzip archive"),
     (b"BZh", "a bzip2 archive"),
     (b"\xfd7zXZ\0", "an xz archive"),
@@ -36,6 +37,7 @@ _ZIP_MEMBERS = (
     (b"xl/", "an Excel workbook (.xlsx)"),
     (b"ppt/", "a PowerPoint presentation (.pptx)"),
 )
+KINDS_OF_PACKED_FORMATS = frozenset({"an EPUB book", "a Word document (.docx)"})  # those that readers read
 _PRINTABLE_MAGIC = frozenset({b"MZ", b"ID3", b"RIFF", b"BZh", b"GGUF"})  # a text may start so too
 _HTML = re.compile(rb"<(?:!doctype\s+html|html)\b", re.I)
 _HTML_PART = re.compile(rb"<(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I)
@@ -69,6 +71,22 @@ def binary_kind(head: bytes) -> str | None:
     if head[4:8] == b"ftyp":
         return "an MP4 video or HEIC image"
     return None
+
+
+def looks_binary(head: bytes, suffix: str) -> str | None:
+    """What a file is, with its article, if its beginning shows that no reader of texts wants it; None for PDF too."""
+    found = binary_kind(head)
+    if found == "a PDF":
+        return None
+    if found:
+        return found
+    if b"\0" not in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return None
+    # UTF-16 without a mark has a zero byte in most pairs, on one side of them
+    zeros = head[0::2].count(b"\0"), head[1::2].count(b"\0")
+    utf16 = max(zeros) * 5 > len(head) and min(zeros) * 20 <= max(zeros)
+    few = sum(zeros) * 1000 <= len(head)
+    return None if utf16 or few or suffix == ".pdf" else "an unknown kind"
 
 
 def kind(head: bytes) -> str:

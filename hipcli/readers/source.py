@@ -93,6 +93,13 @@ def open_source(spec: str, stdin: BinaryIO | None = None) -> RawSource:
     return source
 
 
+def from_bytes(name: str, data: bytes) -> RawSource:
+    """A source that is in memory already. Raises InputError if it is empty."""
+    if not data:
+        raise InputError(f"{name} is empty (0 bytes)")
+    return RawSource(name, None, data, data[:HEAD_BYTES], len(data), hashlib.sha256(data).hexdigest())
+
+
 def show(name: str) -> str:
     """`name` with everything that could drive a terminal or mislead an eye written as an escape."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
@@ -118,7 +125,7 @@ def _from_path(spec: str) -> RawSource:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise InputError(f"cannot read {name}: it is a folder", "Name the files in it.")
+            raise InputError(f"cannot read {name}: it is a folder")
         if stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
             raise InputError(f"cannot read {name}: it is a socket or a disk, not a file")
         with open(path, "rb") as stream:

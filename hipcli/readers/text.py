@@ -6,7 +6,7 @@ from hipcli.errors import InputError
 from hipcli.readers.container import require_whole
 from hipcli.readers.content import OWN_PAGE_CHARS, Content, Format, RawPage, ReadOptions
 from hipcli.readers.decode import Decoded, decode
-from hipcli.readers.sniff import binary_kind
+from hipcli.readers.sniff import KINDS_OF_PACKED_FORMATS, binary_kind
 from hipcli.readers.source import RawSource
 
 
@@ -23,6 +23,8 @@ def decode_source(source: RawSource, options: ReadOptions) -> Decoded:
         raise InputError(f"cannot read {source.name} as text: it is a PDF", "Leave out --type.")
     if kind:
         require_whole(source)
+        if kind in KINDS_OF_PACKED_FORMATS:
+            raise InputError(f"cannot read {source.name}: it is {kind} in which parts are missing", "Download or copy it again.")
         raise InputError(f"cannot read {source.name}: it is {kind}, which is not supported", "Convert it to PDF or text first.")
     try:
         return decode(source.read(), options.encoding)
