@@ -58,13 +58,17 @@ class PageFault:
 
 @dataclass(frozen=True)
 class Source:
-    """One input: its display name, format (a name of readers/formats.py), size and digest of the raw bytes."""
+    """One input: its display name, format (a name of readers/formats.py), size and digest of the raw bytes.
+
+    total_pages: that it has, of which a selection may have been read.
+    """
 
     name: str
     format: str
     size_bytes: int
     sha256: str
     encoding: str | None = None
+    total_pages: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,14 @@ class Document:
     pages: every page that was read, in order, including empty ones.
     failed: pages that could not be read.
     warnings: one sentence each, for the user.
+    pages_chosen: as the user asked for them, None for all.
     """
 
     sources: tuple[Source, ...]
     pages: tuple[Page, ...]
     failed: tuple[PageFault, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    pages_chosen: str | None = None
 
     @property
     def chars(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hipcli.page_selection import PageSelection
 from hipcli.readers.source import RawSource
 
 OnPage = Callable[[int, "int | None"], None]
@@ -16,11 +17,15 @@ OWN_PAGE_CHARS = PAGE_CHARS * 10  # a page between form feeds is cut only when i
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """encoding: of texts, None finds out. password: for encrypted documents. on_page(done, total or None): as pages are read."""
+    """encoding: of texts, None finds out. password: for encrypted documents. on_page(done, total or None): as pages are read.
+
+    pages: those that are wanted, None for all; a reader may read more.
+    """
 
     encoding: str | None = None
     password: str | None = None
     on_page: OnPage | None = None
+    pages: PageSelection | None = None
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class RawPage:
 
     text: as the reader found it. label: printed page number, or time of day as h:mm:ss. title: of the section the page belongs to.
     longest: characters above which it is cut into several pages, None for never. error: why the page could not be read.
+    number: the page's, None where it follows from the pages before it.
     """
 
     text: str = ""
@@ -37,15 +43,20 @@ class RawPage:
     image_only: bool = False
     error: str | None = None
     longest: int | None = FLOW_CHARS
+    number: int | None = None
 
 
 @dataclass(frozen=True)
 class Content:
-    """All pages of a source, failed ones among them, in order; remarks are sentences without the source's name."""
+    """All pages of a source, failed ones among them, in order; remarks are sentences without the source's name.
+
+    total_pages: in the source, where not all of them were read.
+    """
 
     pages: list[RawPage]
     remarks: list[str] = field(default_factory=list)
     encoding: str | None = None
+    total_pages: int | None = None
 
 
 @dataclass(frozen=True)

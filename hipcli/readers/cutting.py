@@ -28,6 +28,7 @@ def number_pages(raw_pages: Sequence[RawPage], source: int) -> tuple[list[Page],
     number = 0
     for raw, clean in zip(raw_pages, normalize_pages(page.text for page in raw_pages)):
         counts += clean.counts
+        number = number if raw.number is None else raw.number - 1
         if raw.error is not None:
             number += 1
             faults.append(PageFault(number, raw.error, source))

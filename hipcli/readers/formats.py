@@ -5,8 +5,6 @@ A new format is a module with a `Format`, named here. Knows nothing of what read
 
 from __future__ import annotations
 
-from pathlib import PurePath
-
 from hipcli.errors import InputError, UsageError
 from hipcli.readers.container import require_whole
 from hipcli.readers.content import Format
@@ -43,7 +41,7 @@ def choose_format(source: RawSource, type: str | None = None) -> Format:
     """
     if type is not None:
         return _promised(source, next(format for format in FORMATS if format.name == type))
-    suffix = PurePath(source.name).suffix.lower()
+    suffix = source.suffix
     named = next((format for format in FORMATS if suffix in format.suffixes and format is not TEXT), None)
     for format in FORMATS:
         if format.binary and format.matches(source, format is named):

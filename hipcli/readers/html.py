@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 import re
-from pathlib import PurePath
-
 from hipcli.readers.content import Content, Format, ReadOptions
 from hipcli.readers.cutting import clean_title
 from hipcli.readers.decode import Decoded, decode
@@ -34,7 +31,7 @@ _ENDLESS = "a script or style in it never ends, and all that follows was left ou
 def read_html(source: RawSource, options: ReadOptions) -> Content:
     """The text of an HTML file. Raises InputError for binary files."""
     if options.encoding is None and not binary_kind(source.head):
-        decoded = decode_html(source.read())
+        decoded = decode_html(source.read(), source.charset)
     else:
         decoded = decode_source(source, options)
     reader = HtmlReader()
@@ -48,29 +45,16 @@ def read_html(source: RawSource, options: ReadOptions) -> Content:
     return Content(pages, [*decoded.warnings, *remarks], decoded.encoding)
 
 
-def decode_html(data: bytes) -> Decoded:
-    """Characters of HTML: UTF-8 when it is that, else what the file says of itself, else a guess."""
+def decode_html(data: bytes, charset: str | None = None) -> Decoded:
+    """Characters of HTML: UTF-8 when it is that, else what the server (charset) or the file says of itself, else a guess."""
     found = _CHARSET.search(data[:_HEAD_BYTES])
-    name = (found[1] or found[2]).decode("ascii", "replace") if found else ""
-    try:
-        codec = codecs.lookup(name).name if name else ""
-    except (LookupError, ValueError):
-        codec = ""
-    seven_bit = codec.startswith(("iso2022", "hz")) and b"\x1b" in data + b"~{"
-    if codec and not codec.startswith(("utf-16", "utf-32", "utf-7", "utf_7")) and (seven_bit or not _is_utf8(data)):
+    name = charset or ((found[1] or found[2]).decode("ascii", "replace") if found else None)
+    if name and name.lower().startswith(("iso-2022", "hz-gb")):  # seven bits: it would pass for UTF-8
         try:
-            return Decoded(data.decode(codec), codec)
-        except (UnicodeError, LookupError):
-            pass  # it lies about itself, or is damaged
-    return decode(data)
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+            return Decoded(data.decode(name), name.lower())
+        except (LookupError, UnicodeError):
+            pass
+    return decode(data, declared=name)
 
 
 class HtmlReader:
@@ -213,7 +197,7 @@ class HtmlReader:
 
 
 def _matches(source: RawSource, promised: bool) -> bool:
-    return is_html(source.head, weakly=promised or not PurePath(source.name).suffix)
+    return is_html(source.head, weakly=promised or not source.suffix)
 
 
 HTML = Format("html", "HTML", read_html, (".html", ".htm", ".xhtml", ".xht"), _matches)

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hipcli.errors import InputError
@@ -24,6 +24,7 @@ from hipcli.readers.source import RawSource
 _GARBLED = re.compile("[\x00\x01\x03-\x08\x0e-\x1f\x7f\ufffd\ue000-\uf8ff]")
 _GARBLED_SHARE = 0.005
 _TAIL_BYTES = 2048
+_MOST_CHOSEN = 100_000
 
 
 @dataclass
@@ -63,55 +64,72 @@ def read_pdf(source: RawSource, options: ReadOptions, limits: Limits = Limits())
     password = options.password
     with source.on_disk() as path:
         size = source.size_bytes
-        job = {"path": path, "password": password or "", "memory_bytes": limits.memory_bytes + 2 * size, "pages": None}
+        wanted = options.pages.indices(_MOST_CHOSEN) if options.pages else None
+        job = {"path": path, "password": password or "", "memory_bytes": limits.memory_bytes + 2 * size, "pages": wanted}
         with _surveying(job, limits) as finish_survey:
             try:
-                first, second = _read_twice(job, limits, options.on_page)
+                total, first, second = _read_twice(source.name, job, limits, options)
             except WorkerRefused as refusal:
                 raise _cannot_open(source, refusal, password) from None
             survey = finish_survey()
     excused = survey.excuse_sums(len(first))
-    pages = [_verdict(index, first[index], second.get(index), survey) for index in sorted(first)]
+    wanted = [index for index in sorted(first) if not options.pages or index + 1 in options.pages]
+    pages = [replace(_verdict(index, first[index], second.get(index), survey), number=index + 1) for index in wanted]
     _require_text(source.name, pages)
     logged = survey.logged + sum(answer.get("logged", 0) for answer in second.values())
-    return Content(pages, _warnings(pages, survey, excused, logged))
+    return Content(pages, _warnings(pages, survey, excused, logged), total_pages=total)
 
 
-def _read_twice(job: dict[str, Any], limits: Limits, on_page: OnPage | None) -> tuple[dict[int, Any], dict[int, Any]]:
-    """Every page's answer from pdfium, and pypdf's for those in doubt."""
+def _read_twice(name: str, job: dict[str, Any], limits: Limits, options: ReadOptions) -> tuple[int, dict[int, Any], dict[int, Any]]:
+    """How many pages there are, every wanted page's answer from pdfium, and pypdf's for those in doubt."""
     first: dict[int, Any] = {}
     second: dict[int, Any] = {}
+
+    def on_count(pages: int) -> None:
+        if options.pages:
+            options.pages.check(pages, name)
+
     try:
-        _read(job, "pdfium", limits, first, on_page)
+        total = _read(job, "pdfium", limits, first, options.on_page, on_count)
     except WorkerRefused as refusal:
         if refusal.kind in ("password", "security"):
             raise
         try:
-            _read(job, "pypdf", limits, first, on_page)
+            total = _read(job, "pypdf", limits, first, options.on_page, on_count)
         except WorkerRefused as again:
             raise (again if again.kind == "password" else refusal) from None
-        return first, second
+        return total, first, second
     doubtful = sorted(index for index, answer in first.items() if _is_doubtful(answer))
     if doubtful:
         try:
-            _read({**job, "pages": doubtful}, "pypdf", limits, second, None)
+            _read({**job, "pages": doubtful}, "pypdf", limits, second)
         except WorkerRefused as refusal:
             second.update({index: {"error": refusal.reason, "refused": True} for index in doubtful})
-    return first, second
+    return total, first, second
 
 
-def _read(job: dict[str, Any], engine: str, limits: Limits, answers: dict[int, Any], on_page: OnPage | None) -> None:
-    total = None
+def _read(
+    job: dict[str, Any],
+    engine: str,
+    limits: Limits,
+    answers: dict[int, Any],
+    on_page: OnPage | None = None,
+    on_count: Callable[[int], None] = lambda pages: None,
+) -> int:
+    """Fill `answers` by page index; returns how many pages the document has, of which on_count hears before the first."""
 
     def take(answer: dict[str, Any]) -> None:
         nonlocal total
-        total = answer.get("count", total)
+        if "count" in answer:
+            on_count(answer["count"])
+            total = answer["count"] if total is None else total
         if "page" in answer:
             answers[answer["page"]] = answer
             if on_page:
                 on_page(len(answers), total)
 
-    read_pages({**job, "engine": engine, "task": "text"}, limits, take)
+    total = None if job["pages"] is None else len(job["pages"])
+    return read_pages({**job, "engine": engine, "task": "text"}, limits, take)
 
 
 def _is_doubtful(answer: dict[str, Any]) -> bool:
@@ -180,7 +198,7 @@ def _cannot_open(source: RawSource, refusal: WorkerRefused, password: str | None
     if refusal.kind == "password":
         if password:
             return InputError(f"cannot read {name}: the password is wrong")
-        hint = "Take it off first: qpdf --decrypt --password-file=pw.txt in.pdf out.pdf"
+        hint = "Give it with --password-file FILE, or take it off: qpdf --decrypt --password-file=pw.txt in.pdf out.pdf"
         return InputError(f"cannot read {name}: it is encrypted and needs a password", hint)
     if refusal.kind == "security":
         return InputError(f"cannot read {name}: it is encrypted in a way that is not supported ({refusal.reason})")
@@ -192,7 +210,7 @@ def _cannot_open(source: RawSource, refusal: WorkerRefused, password: str | None
 def _require_text(name: str, pages: list[RawPage]) -> None:
     if any(page.text.strip() for page in pages):
         return
-    failed = [(number, page.error) for number, page in enumerate(pages, 1) if page.error]
+    failed = [(page.number, page.error) for page in pages if page.error]
     if not pages:
         raise InputError(f"cannot read {name}: it has no pages")
     if len(failed) == len(pages):
@@ -208,7 +226,7 @@ def _warnings(pages: list[RawPage], survey: _Survey, excused: int, logged: int) 
     warnings = []
     if excused:
         warnings.append(f"the content of {excused} of {len(pages)} pages has a wrong check sum; their text may be wrong")
-    scans = [number for number, page in enumerate(pages, 1) if page.image_only]
+    scans = [page.number for page in pages if page.image_only]
     if scans:
         noun = "page" if len(scans) == 1 else "pages"
         which = f"{noun} {ranges(scans)} ({len(scans)} of {len(pages)})"

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from hipcli.errors import DoesNotFit, InputError
@@ -28,6 +28,7 @@ class RawSource:
     """An input before any reader.
 
     name: fit to show. path: a regular file that can be opened again; None for a pipe or stdin, whose bytes are in `data`.
+    hint: a file suffix, and charset: an encoding, both as a server states them.
     """
 
     name: str
@@ -36,6 +37,13 @@ class RawSource:
     head: bytes
     size_bytes: int
     sha256: str
+    hint: str | None = None
+    charset: str | None = None
+
+    @property
+    def suffix(self) -> str:
+        """What the name, or a server, says of the format: ".pdf"; empty for nothing."""
+        return PurePath(self.name).suffix.lower() if self.hint is None else self.hint
 
     def read(self) -> bytes:
         """All bytes. Raises DoesNotFit for a file larger than half of the memory that is free, InputError if it went away."""

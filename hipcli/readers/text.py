@@ -27,7 +27,7 @@ def decode_source(source: RawSource, options: ReadOptions) -> Decoded:
             raise InputError(f"cannot read {source.name}: it is {kind} in which parts are missing", "Download or copy it again.")
         raise InputError(f"cannot read {source.name}: it is {kind}, which is not supported", "Convert it to PDF or text first.")
     try:
-        return decode(source.read(), options.encoding)
+        return decode(source.read(), options.encoding, source.charset)
     except InputError as fault:
         raise InputError(f"cannot read {source.name}: {fault.message}", fault.hint) from None
 
