@@ -9,10 +9,12 @@ The files are made here, broken by a seeded generator, and read in a forked proc
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import io
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -48,6 +50,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@functools.cache
 def makers():
     """The builders that tests use, from conftest.py beside this file."""
     spec = importlib.util.spec_from_file_location("makers", Path(__file__).with_name("conftest.py"))
@@ -135,8 +138,26 @@ def _broken_member(data: bytes, others: list[bytes], rng: random.Random) -> byte
         unlucky = rng.choice(old.namelist())
         for name in old.namelist():
             member = old.read(name)
-            new.writestr(name, broken(member, others, rng) if name == unlucky else member)
+            if name == unlucky:
+                well_formed = name.endswith(("xml", "opf", "xhtml")) and rng.random() < 0.6
+                member = _renamed(member, rng) if well_formed else broken(member, others, rng)
+            new.writestr(name, member)
     return out.getvalue()
+
+
+def _renamed(data: bytes, rng: random.Random) -> bytes:
+    """XML that stays well-formed: tags that become others, values that become extreme."""
+    for _ in range(rng.choice((1, 2, 5))):
+        tags = sorted(set(re.findall(rb"<([A-Za-z:]+)", data)))
+        values = sorted(set(re.findall(rb"=(['\"][^'\"<>]*['\"])", data)))
+        if values and rng.random() < 0.4:
+            data = data.replace(
+                rng.choice(values), rng.choice((b"''", b"'-1'", b"'99999999999'", b"'../../x'", b"'%00'", b"'\xff'", *values))
+            )
+        elif tags:
+            old, new = rng.choice(tags), rng.choice(tags)
+            data = re.sub(rb"<(/?)%s(?=[ />])" % re.escape(old), rb"<\1" + new, data)
+    return data
 
 
 def run(arguments: list[str], errors: Path) -> tuple[int, float, int]:

@@ -11,7 +11,7 @@ import pytest
 
 from hipcli.document import Document
 from hipcli.errors import DoesNotFit, InputError
-from hipcli.readers import container, read_document
+from hipcli.readers import container, epub, read_document
 
 
 def read(tmp_path: Path, data: bytes, name: str = "book", **options: Any) -> Document:
@@ -152,10 +152,21 @@ def test_zip_bombs_are_refused(tmp_path, zips, kind):
 
 
 def test_members_that_together_are_too_much_are_refused(tmp_path, zips, monkeypatch):
-    monkeypatch.setattr(container, "MAX_INFLATED_BYTES", 100_000)
+    monkeypatch.setattr(epub, "BOOK_BYTES", 100_000)
     chapters = {f"{n}.xhtml": f"<p>{random.Random(n).randbytes(20_000).hex()}</p>" for n in range(4)}
     with pytest.raises(InputError, match="unpacks to more than"):
         read(tmp_path, zips.epub(chapters))
+
+
+def test_what_is_repeated_by_reference_is_read_once(tmp_path, zips):
+    """A megabyte named a hundred thousand times would be a hundred gigabytes."""
+    note = f'<w:footnotes SPACE><w:footnote w:id="2">{p("long " * 200_000)}</w:footnote></w:footnotes>'
+    references = '<w:p><w:r><w:t>x</w:t><w:footnoteReference w:id="2"/></w:r></w:p>' * 10_000
+    assert len(text(read(tmp_path, zips.docx(references, **{"footnotes.xml": note})))) < 1_100_000
+    chapter = "<p>" + "long " * 200_000
+    spine = '<item id="c" href="a.xhtml"/></manifest><spine>' + '<itemref idref="c"/>' * 10_000
+    package = f"<package><manifest>{spine}</spine></package>"
+    assert len(text(read(tmp_path, zips.epub({"a.xhtml": chapter}, **{"OEBPS/book.opf": package})))) < 1_100_000
 
 
 def test_too_many_members_are_refused_before_they_are_listed(tmp_path, zips, monkeypatch):

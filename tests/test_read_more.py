@@ -12,7 +12,7 @@ import pytest
 
 from hipcli.document import Document
 from hipcli.errors import InputError
-from hipcli.readers import read_document
+from hipcli.readers import content, read_document
 from hipcli.readers.sniff import is_html
 
 
@@ -214,6 +214,24 @@ def test_hostile_texts_are_read_in_linear_time(tmp_path, name):
     except InputError as fault:
         assert fault.message.isprintable()
     assert time.monotonic() - began < 10
+
+
+PAGES = {
+    "a.txt": "x" + "\f" * 3_000,
+    "a.md": "# a\nb\n" * 3_000,
+    "a.rst": "abc\n---\nb\n" * 3_000,
+    "a.tex": "\\section{a}b\n" * 3_000,
+    "a.html": "<h1>a</h1>b" * 3_000,
+    "a.mbox": "From a Mon Nov 30 10:00:00 2026\nTo: b\n" * 3_000,
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_that_fall_into_too_many_pages_are_refused(tmp_path, monkeypatch, name):
+    """A few megabytes of headings would otherwise take gigabytes of pages."""
+    monkeypatch.setattr(content, "MAX_PAGES", 2_000)
+    with pytest.raises(InputError, match="falls into more than"):
+        read(tmp_path, PAGES[name], name)
 
 
 def test_heads_are_judged_in_linear_time():

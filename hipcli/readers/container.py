@@ -12,7 +12,7 @@ from hipcli.readers.source import RawSource, show
 
 MAX_ENTRIES = 20_000
 MAX_INFLATED_BYTES = 1 << 30  # of all members that are read, together
-PART_BYTES = 128 << 20  # of one part of a book or a Word document
+BOOK_BYTES = 256 << 20  # of the parts of a book or a Word document that are read
 MAX_RATIO = 200  # of a member's size to its packed size, once it is large enough to matter
 _RATIO_FROM_BYTES = 16 << 20
 _DIRECTORY_BYTES = MAX_ENTRIES * 512
@@ -27,11 +27,11 @@ class TooMuch(InputError):
 class Container:
     """The members of an open ZIP file by name."""
 
-    def __init__(self, archive: zipfile.ZipFile, name: str, member_bytes: int) -> None:
+    def __init__(self, archive: zipfile.ZipFile, name: str, most_bytes: int) -> None:
         self._archive = archive
-        self._member_bytes = member_bytes
+        self._most = most_bytes
         self._name = name
-        self._left = MAX_INFLATED_BYTES
+        self._left = most_bytes
         self.infos = [info for info in archive.infolist() if not info.is_dir()]
         self.members = {info.filename: info for info in self.infos}
 
@@ -72,9 +72,10 @@ class Container:
             raise InputError(f"cannot read {self._name}: {member} in it is damaged ({reason})") from None
 
     def _check(self, info: zipfile.ZipInfo, read: int) -> None:
-        if self._left < 0 or read > self._member_bytes:
-            limit = min(MAX_INFLATED_BYTES, self._member_bytes) >> 20
-            raise TooMuch(f"cannot read {self._name}: it unpacks to more than {limit:,} MiB", "Unpack it, and name the files you need.")
+        if self._left < 0:
+            raise TooMuch(
+                f"cannot read {self._name}: it unpacks to more than {self._most >> 20:,} MiB", "Unpack it, and name the files you need."
+            )
         if read > _RATIO_FROM_BYTES and read > MAX_RATIO * max(1, info.compress_size):
             raise TooMuch(
                 f"cannot read {self._name}: {show(info.filename)} in it unpacks to more than {MAX_RATIO} times its size, as a zip bomb does",
@@ -83,8 +84,8 @@ class Container:
 
 
 @contextmanager
-def open_container(source: RawSource, member_bytes: int = MAX_INFLATED_BYTES) -> Iterator[Container]:
-    """Open a source as a ZIP file of members of up to `member_bytes`.
+def open_container(source: RawSource, most_bytes: int | None = None) -> Iterator[Container]:
+    """Open a source as a ZIP file; members that are read may have `most_bytes` together, MAX_INFLATED_BYTES by default.
 
     Raises InputError if it is none, is damaged, or lists too many members.
     """
@@ -99,7 +100,7 @@ def open_container(source: RawSource, member_bytes: int = MAX_INFLATED_BYTES) ->
         with archive:
             if len(archive.infolist()) > MAX_ENTRIES:
                 raise _too_many(source)
-            yield Container(archive, source.name, member_bytes)
+            yield Container(archive, source.name, most_bytes or MAX_INFLATED_BYTES)
 
 
 def member_names(source: RawSource) -> frozenset[str]:

@@ -13,6 +13,17 @@ OnPage = Callable[[int, "int | None"], None]
 PAGE_CHARS = 3000
 FLOW_CHARS = PAGE_CHARS * 3 // 2  # running text longer than this is cut into pages
 OWN_PAGE_CHARS = PAGE_CHARS * 10  # a page between form feeds is cut only when it is longer than this
+MAX_PAGES = 200_000  # of one source: no book has more, and a file of headings alone must not fill the memory
+
+
+class TooManyPages(Exception):
+    """A source falls into more pages than MAX_PAGES."""
+
+
+def check_pages(count: int) -> None:
+    """Raise TooManyPages before more than MAX_PAGES are made."""
+    if count > MAX_PAGES:
+        raise TooManyPages
 
 
 @dataclass(frozen=True)

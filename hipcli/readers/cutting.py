@@ -44,7 +44,7 @@ def clean_title(title: str | None) -> str | None:
     """One line that fits beside a page number; None for nothing."""
     if not title:
         return None
-    line = " ".join(normalize(title).text.split())
+    line = " ".join(normalize(title[: 10 * _LONGEST_TITLE]).text.split())
     if len(line) > _LONGEST_TITLE:
         line = line[: _LONGEST_TITLE - 1].rsplit(" ", 1)[0] + "…"
     return line or None

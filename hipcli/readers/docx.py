@@ -9,7 +9,7 @@ import posixpath
 import re
 
 from hipcli.errors import InputError
-from hipcli.readers.container import PART_BYTES, Container, member_names, open_container
+from hipcli.readers.container import BOOK_BYTES, Container, member_names, open_container
 from hipcli.readers.content import Content, Format, RawPage, ReadOptions
 from hipcli.readers.flow import FlowWriter
 from hipcli.readers.source import RawSource
@@ -22,7 +22,7 @@ _NOTES = {"footnotes": "footnote", "endnotes": "endnote"}
 
 def read_docx(source: RawSource, options: ReadOptions) -> Content:
     """A page for each section. Raises InputError for a document that is damaged, protected or a bomb."""
-    with open_container(source, PART_BYTES) as archive:
+    with open_container(source, BOOK_BYTES) as archive:
         main = _main_part(archive, source.name)
         folder = posixpath.dirname(main)
         levels = _heading_levels(archive, source.name, f"{folder}/styles.xml")
@@ -123,7 +123,7 @@ class _Body:
             self.writer.open_heading(level)
 
     def _refer(self, kind: str, number: str) -> None:
-        note = self._notes.get((kind, number), "")
+        note = self._notes.pop((kind, number), "")  # once: a long note referred to a million times is a bomb
         if note:
             self.writer.verbatim(f"[{number}]")
             self._waiting.append(f"[{number}: {note}]")

@@ -7,8 +7,8 @@ from urllib.parse import unquote, urldefrag
 from xml.etree import ElementTree
 
 from hipcli.errors import InputError
-from hipcli.readers.container import PART_BYTES, Container, TooMuch, member_names, open_container
-from hipcli.readers.content import Content, Format, RawPage, ReadOptions
+from hipcli.readers.container import BOOK_BYTES, Container, TooMuch, member_names, open_container
+from hipcli.readers.content import Content, Format, RawPage, ReadOptions, check_pages
 from hipcli.readers.html import HtmlReader, decode_html
 from hipcli.readers.markup import tokens
 from hipcli.readers.source import RawSource
@@ -22,11 +22,13 @@ Titles = dict[str, dict[str, str]]  # file → {id, or "" for its beginning → 
 
 def read_epub(source: RawSource, options: ReadOptions) -> Content:
     """A page for each section or printed page. Raises InputError for a book that is damaged, protected or a bomb."""
-    with open_container(source, PART_BYTES) as book:
+    with open_container(source, BOOK_BYTES) as book:
         package_path = _package_path(book, source.name)
         package = tree(book.read(package_path), f"{source.name} ({package_path})")
         manifest = _manifest(package, posixpath.dirname(package_path))
-        spine = [manifest.get(item.get("idref", ""), {}) for item in package.iter("itemref")]
+        # each file once: one that is listed a million times is a bomb
+        chapters = dict.fromkeys(item.get("idref", "") for item in package.iter("itemref"))
+        spine = [manifest.get(chapter, {}) for chapter in chapters]
         _refuse_protected(book, source.name, {item.get("path", "") for item in spine})
         titles = _titles(book, package, manifest)
         pages: list[RawPage] = []
@@ -35,6 +37,7 @@ def read_epub(source: RawSource, options: ReadOptions) -> Content:
             path = item.get("path", "")
             read = _chapter(book, path, titles, title)
             pages += read
+            check_pages(len(pages))
             title = next((page.title for page in reversed(read) if page.title), title)
             if options.on_page:
                 options.on_page(len(pages), None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 
-from hipcli.readers.content import RawPage
+from hipcli.readers.content import RawPage, check_pages
 from hipcli.readers.sections import DEEPEST, Mark, split_sections
 
 _SPACE = re.compile(r"[ \t\n\r\f\v]+")
@@ -17,7 +18,8 @@ class FlowWriter:
     """Collects running text; what separates two pieces is written only when the second one comes."""
 
     def __init__(self) -> None:
-        self._pieces: list[str] = []
+        # one buffer, not a list of pieces: a file of tags with a letter each would cost a hundred times its size
+        self._out = io.StringIO(newline="")
         self._length = 0
         self._gap = 0
         self._cell = False  # the next text begins a further cell of a row
@@ -25,7 +27,7 @@ class FlowWriter:
         self._row_begun = False
         self._fresh = False  # nothing was written to the cell yet
         self._marks: list[Mark] = []
-        self._heading: tuple[int, int] | None = None  # its level and the number of pieces before it
+        self._heading: tuple[int, int] | None = None  # its level, and how long the text was before it
 
     def text(self, text: str) -> None:
         """Inline text; white space counts as one space."""
@@ -85,7 +87,7 @@ class FlowWriter:
 
     def open_heading(self, level: int) -> None:
         self.paragraph()
-        self._heading = (level, len(self._pieces))
+        self._heading = (level, self._length)
 
     def close_heading(self) -> None:
         """The text since `open_heading` is a title."""
@@ -93,45 +95,54 @@ class FlowWriter:
             return
         level, first = self._heading
         self._heading = None
-        words = "".join(self._pieces[first:])
+        words = self._since(first)
         if level <= DEEPEST and words.strip():
             start = self._length - len(words.lstrip("\n"))
-            self._marks.append(Mark(start, self._length, words.strip()))
+            self._mark(Mark(start, self._length, words.strip()))
         self.paragraph()
 
     def mark(self, *, title: str | None = None, label: str | None = None) -> None:
         """A section or a printed page begins here."""
-        self._marks.append(Mark(self._length, self._length, title, label))
+        self._mark(Mark(self._length, self._length, title, label))
 
     @property
-    def pieces(self) -> int:
-        """How much was written, for `drop`."""
-        return len(self._pieces)
+    def length(self) -> int:
+        """Characters written so far, for `drop`."""
+        return self._length
 
-    def drop(self, first: int) -> str:
-        """Take back everything since `pieces` was `first`; returns it."""
-        words = "".join(self._pieces[first:])
-        del self._pieces[first:]
-        self._length -= len(words)
-        self._marks = [mark for mark in self._marks if mark.end <= self._length]
+    def drop(self, length: int) -> str:
+        """Take back everything written since `length`; returns it."""
+        words = self._since(length)
+        self._out.seek(length)
+        self._out.truncate()
+        self._length = length
+        while self._marks and self._marks[-1].end > length:
+            self._marks.pop()
         self._heading = None
         self._gap = max(self._gap, _LINE)
         return words
 
     def pages(self, title: str | None = None) -> list[RawPage]:
         """The sections so far; title: of what comes before the first heading."""
-        return split_sections("".join(self._pieces), self._marks, title)
+        return split_sections(self._out.getvalue(), self._marks, title)
 
     def _separate(self) -> None:
         if self._cell:
             self._put(CELL)
-        elif self._pieces:
+        elif self._length:
             self._put(_BREAKS[self._gap])
         if self._prefix:
             self._put(self._prefix)
         self._gap, self._cell, self._fresh, self._prefix = 0, False, False, ""
 
     def _put(self, text: str) -> None:
-        if text:
-            self._pieces.append(text)
-            self._length += len(text)
+        self._out.write(text)
+        self._length += len(text)
+
+    def _since(self, length: int) -> str:
+        self._out.seek(length)
+        return self._out.read()
+
+    def _mark(self, mark: Mark) -> None:
+        check_pages(len(self._marks))
+        self._marks.append(mark)

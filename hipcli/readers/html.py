@@ -111,7 +111,7 @@ class HtmlReader:
             self.hidden = name
         elif name in _DROPPED and not self._keep_navigation:
             writer.paragraph()
-            self._dropped.append((name, writer.pieces))
+            self._dropped.append((name, writer.length))
         elif name in _PARAGRAPHS:
             self._paragraph(name, attributes)
         elif re.fullmatch("h[1-6]", name):

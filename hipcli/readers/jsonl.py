@@ -32,7 +32,7 @@ def read_jsonl(source: RawSource, options: ReadOptions) -> Content:
         if not parts:
             first = number
         parts.append(words)
-        length += len(words)
+        length += len(words) + 2
         last = number
     if parts:
         pages.append(_page(parts, first, last))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hipcli.readers.content import Content, Format, ReadOptions
+from hipcli.readers.content import Content, Format, ReadOptions, check_pages
 from hipcli.readers.sections import Mark, split_sections
 from hipcli.readers.source import RawSource
 from hipcli.readers.text import decode_source
@@ -54,6 +54,7 @@ def _titles(text: str) -> list[Mark]:
         end = _closing(text, match.end())
         if end is not None:
             title = " ".join(_COMMAND.sub("", text[match.end() : end]).replace("~", " ").split())
+            check_pages(len(marks))
             marks.append(Mark(match.start(), end + 1, title or None))
     return marks
 

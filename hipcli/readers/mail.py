@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from email.header import decode_header
 from email.message import Message
 
-from hipcli.readers.content import Content, Format, RawPage, ReadOptions
+from hipcli.readers.content import Content, Format, RawPage, ReadOptions, check_pages
 from hipcli.readers.decode import decode
 from hipcli.readers.html import HtmlReader
 from hipcli.readers.sniff import binary_kind
@@ -44,6 +44,7 @@ def read_mail(source: RawSource, options: ReadOptions) -> Content:
         except Exception as fault:  # the parser of the standard library stumbles over hostile messages; one costs its page only
             page, names = RawPage(error=f"the message is damaged ({type(fault).__name__}: {str(fault)[:100]})"), []
         pages.append(page)
+        check_pages(number)
         attached += len(names)
         if options.on_page:
             options.on_page(number, None)
@@ -56,10 +57,17 @@ def _messages(data: bytes) -> Iterator[bytes]:
     if not _FROM_LINE.match(data):
         yield data
         return
-    starts = [match.end() for match in _BETWEEN.finditer(data)]
-    ends = [match.start() for match in _BETWEEN.finditer(data)][1:] + [len(data)]
-    for start, end in zip(starts, ends):
-        yield re.sub(rb"^>(>*From )", rb"\1", data[start:end], flags=re.M)
+    start = None
+    for match in _BETWEEN.finditer(data):
+        if start is not None:
+            yield _unquoted(data[start : match.start()])
+        start = match.end()
+    yield _unquoted(data[start:])
+
+
+def _unquoted(message: bytes) -> bytes:
+    """Lines that begin with "From " were marked in the mailbox."""
+    return re.sub(rb"^>(>*From )", rb"\1", message, flags=re.M)
 
 
 def _page(raw: bytes, encoding: str | None) -> tuple[RawPage, list[str]]:

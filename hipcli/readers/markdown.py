@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hipcli.readers.content import Content, Format, ReadOptions
+from hipcli.readers.content import Content, Format, ReadOptions, check_pages
 from hipcli.readers.sections import DEEPEST, Mark, split_sections
 from hipcli.readers.source import RawSource
 from hipcli.readers.text import decode_source, text_pages
@@ -37,8 +37,10 @@ def headings(text: str) -> list[Mark]:
         elif match["level"]:
             if len(match["level"]) <= DEEPEST:
                 title = re.sub(r"[ \t]+#+[ \t]*$", "", match["title"][:_LONGEST_TITLE]).strip()
+                check_pages(len(marks))
                 marks.append(Mark(match.start(), match.end(), _plain(title)))
         elif underlined := _underlined(text, match.start()):
+            check_pages(len(marks))
             marks.append(Mark(underlined[0], match.end(), _plain(underlined[1])))
     return marks
 

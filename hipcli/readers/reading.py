@@ -14,7 +14,7 @@ from hipcli.errors import DoesNotFit, HipError, InputError
 from hipcli.page_selection import PageSelection
 from hipcli.readers.collection import Opener, Skipped
 from hipcli.readers.container import TooMuch
-from hipcli.readers.content import Content, Format, ReadOptions
+from hipcli.readers.content import MAX_PAGES, Content, Format, ReadOptions, TooManyPages
 from hipcli.readers.cutting import number_pages
 from hipcli.readers.formats import choose_format
 from hipcli.readers.source import RawSource, memory_limit, show
@@ -133,6 +133,9 @@ def _read(raw: RawSource, format: Format, options: ReadOptions) -> Content:
         return format.read(raw, options)
     except HipError:
         raise
+    except TooManyPages:
+        hint = "Read it as running text with --type text."
+        raise InputError(f"cannot read {raw.name}: it falls into more than {MAX_PAGES:,} pages", hint) from None
     except MemoryError:
         raise DoesNotFit(f"{raw.name} needs more memory than there is", "Close other programs, or split the document.") from None
     except Exception as fault:  # a reader's slip on a broken file must not look like a fault of the program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hipcli.readers.content import Content, Format, ReadOptions
+from hipcli.readers.content import Content, Format, ReadOptions, check_pages
 from hipcli.readers.sections import DEEPEST, Mark, split_sections
 from hipcli.readers.source import RawSource
 from hipcli.readers.text import decode_source
@@ -35,6 +35,7 @@ def _titles(text: str) -> list[Mark]:
                 if style not in levels:
                     levels.append(style)
                 if levels.index(style) < DEEPEST:
+                    check_pages(len(marks))
                     marks.append(Mark(before_start if boxed else start, position + len(line), title))
         over = before if _RULE.match(before) else ""
         before_start, start, before = start, position, line

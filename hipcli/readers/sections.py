@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hipcli.readers.content import RawPage
+from hipcli.readers.content import RawPage, check_pages
 
 _BLANK = re.compile(r"\n*")
 
@@ -31,6 +31,7 @@ def split_sections(text: str, marks: Sequence[Mark], title: str | None = None) -
 
     marks: ascending. title: of what comes before the first one.
     """
+    check_pages(len(marks))
     pages: list[RawPage] = []
     start, body, label = 0, 0, None
     for mark in [*marks, None]:

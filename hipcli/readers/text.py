@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hipcli.errors import InputError
 from hipcli.readers.container import require_whole
-from hipcli.readers.content import OWN_PAGE_CHARS, Content, Format, RawPage, ReadOptions
+from hipcli.readers.content import OWN_PAGE_CHARS, Content, Format, RawPage, ReadOptions, check_pages
 from hipcli.readers.decode import Decoded, decode
 from hipcli.readers.sniff import KINDS_OF_PACKED_FORMATS, binary_kind
 from hipcli.readers.source import RawSource
@@ -34,6 +34,7 @@ def decode_source(source: RawSource, options: ReadOptions) -> Decoded:
 
 def text_pages(text: str) -> list[RawPage]:
     """The stretches between form feeds; running text where there is none."""
+    check_pages(text.count("\f"))
     parts = text.split("\f")
     if len(parts) > 1 and not parts[-1]:
         parts.pop()
