@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hipcli.document import Document
-from hipcli.errors import InputError
-from hipcli.readers import content, read_document
+from hipcli.errors import DoesNotFit, InputError
+from hipcli.readers import content, mail, read_document, source
 from hipcli.readers.sniff import is_html
 
 
@@ -232,6 +232,16 @@ def test_files_that_fall_into_too_many_pages_are_refused(tmp_path, monkeypatch, 
     monkeypatch.setattr(content, "MAX_PAGES", 2_000)
     with pytest.raises(InputError, match="falls into more than"):
         read(tmp_path, PAGES[name], name)
+
+
+def test_what_takes_more_memory_than_there_is_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "memory_limit", lambda: 2_000)
+    monkeypatch.setattr(mail, "memory_limit", lambda: 2_000)
+    for name, data in [("a.html", "<p>words" * 40), ("a.jsonl", '{"a": 1}\n' * 40)]:
+        with pytest.raises(DoesNotFit, match="times that to read"):
+            read(tmp_path, data, name)
+    with pytest.raises(InputError, match="too large for the memory"):
+        read(tmp_path, "From: a\nTo: b\nSubject: c\n\n" + "words\n" * 20, "a.eml")
 
 
 def test_heads_are_judged_in_linear_time():

@@ -24,6 +24,7 @@ _CHARSET = re.compile(
 )
 _PAGE_ID = re.compile(r"^(?:page|pg|p)?[\W_]*", re.I)
 _HEAD_BYTES = 4096
+_COST = 8  # bytes of memory for each byte
 _NAVIGATION = "navigation menus were left out (--type text keeps everything)"
 _ENDLESS = "a script or style in it never ends, and all that follows was left out (--type text keeps everything)"
 
@@ -31,7 +32,7 @@ _ENDLESS = "a script or style in it never ends, and all that follows was left ou
 def read_html(source: RawSource, options: ReadOptions) -> Content:
     """The text of an HTML file. Raises InputError for binary files."""
     if options.encoding is None and not binary_kind(source.head):
-        decoded = decode_html(source.read(), source.charset)
+        decoded = decode_html(source.read(_COST), source.charset)
     else:
         decoded = decode_source(source, options)
     reader = HtmlReader()

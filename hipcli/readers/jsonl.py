@@ -10,11 +10,12 @@ from hipcli.readers.source import RawSource
 from hipcli.readers.text import decode_source
 
 _DEEPEST = 20
+_COST = 10  # bytes of memory for each byte
 
 
 def read_jsonl(source: RawSource, options: ReadOptions) -> Content:
     """Records in order; a line that is not JSON is kept as it is, with a remark."""
-    decoded = decode_source(source, options)
+    decoded = decode_source(source, options, _COST)
     pages: list[RawPage] = []
     parts: list[str] = []
     length, first, broken = 0, 1, 0

@@ -13,7 +13,7 @@ from hipcli.readers.content import Content, Format, RawPage, ReadOptions, check_
 from hipcli.readers.decode import decode
 from hipcli.readers.html import HtmlReader
 from hipcli.readers.sniff import binary_kind
-from hipcli.readers.source import RawSource
+from hipcli.readers.source import RawSource, memory_limit
 from hipcli.readers.text import decode_source
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
@@ -21,6 +21,7 @@ _FROM_LINE = re.compile(rb"From [^\r\n]{1,200}\d\d:\d\d[^\r\n]*\r?\n[!-9;-~]{1,8
 _FIELD = re.compile(rb"(?:from|to|date|subject|received|message-id|return-path|delivered-to|mime-version|x-[a-z-]{1,40}):", re.I)
 _BETWEEN = re.compile(rb"^From (?=[^\r\n]{1,200}\d\d:\d\d[^\r\n]*\r?\n[!-9;-~]{1,80}:)[^\n]*\n", re.M)
 _LONGEST_HEADER = 2_000
+_COST = 50  # bytes of memory for each byte of a message: the parser keeps its lines apart
 
 
 class _ShortHeaders(email.policy.Compat32):
@@ -71,6 +72,8 @@ def _unquoted(message: bytes) -> bytes:
 
 
 def _page(raw: bytes, encoding: str | None) -> tuple[RawPage, list[str]]:
+    if len(raw) * _COST > memory_limit():
+        raise MemoryError("it is too large for the memory that is free")
     message = email.message_from_bytes(raw, policy=_ShortHeaders())
     plain, html, names = _parts(message, encoding)
     headers = [f"{name}: {value}" for name in _HEADERS if (value := _header(message, name))]

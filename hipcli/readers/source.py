@@ -45,12 +45,15 @@ class RawSource:
         """What the name, or a server, says of the format: ".pdf"; empty for nothing."""
         return PurePath(self.name).suffix.lower() if self.hint is None else self.hint
 
-    def read(self) -> bytes:
-        """All bytes. Raises DoesNotFit for a file larger than half of the memory that is free, InputError if it went away."""
+    def read(self, cost: int = 1) -> bytes:
+        """All bytes. cost: of memory that reading them will take, for each.
+
+        Raises DoesNotFit for what takes more than half of the memory that is free, InputError if the file went away.
+        """
+        if self.size_bytes * cost > memory_limit():
+            raise _too_large(self.name, self.size_bytes, cost=cost)
         if self.data is not None:
             return self.data
-        if self.size_bytes > memory_limit():
-            raise _too_large(self.name, self.size_bytes)
         try:
             return self.path.read_bytes()
         except OSError as fault:
@@ -177,10 +180,11 @@ def _cannot_read(name: str, fault: Exception) -> InputError:
     return InputError(f"cannot read {name}: {reason[:1].lower()}{reason[1:]}")
 
 
-def _too_large(name: str, size: int, more: bool = False) -> DoesNotFit:
+def _too_large(name: str, size: int, more: bool = False, cost: int = 1) -> DoesNotFit:
     large = f"{'more than ' if more else ''}{size / 1e9:.2f} GB"
     free = f"{memory_limit() * 2 / 1e9:.2f} GB"
+    needs = f", which may take {cost} times that to read" if cost > 1 else ""
     return DoesNotFit(
-        f"{name} is {large}, and a document may take half of the {free} of memory that is free",
+        f"{name} is {large}{needs}, and a document may take half of the {free} of memory that is free",
         "Close other programs, or split the document.",
     )

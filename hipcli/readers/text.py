@@ -16,8 +16,11 @@ def read_text(source: RawSource, options: ReadOptions) -> Content:
     return Content(text_pages(decoded.text), list(decoded.warnings), decoded.encoding)
 
 
-def decode_source(source: RawSource, options: ReadOptions) -> Decoded:
-    """The characters of a source that should be text. Raises InputError for binary files and for bytes that are no text."""
+def decode_source(source: RawSource, options: ReadOptions, cost: int = 1) -> Decoded:
+    """The characters of a source that should be text. Raises InputError for binary files and for bytes that are no text.
+
+    cost: as for RawSource.read.
+    """
     kind = binary_kind(source.head)
     if kind == "a PDF":
         raise InputError(f"cannot read {source.name} as text: it is a PDF", "Leave out --type.")
@@ -27,7 +30,7 @@ def decode_source(source: RawSource, options: ReadOptions) -> Decoded:
             raise InputError(f"cannot read {source.name}: it is {kind} in which parts are missing", "Download or copy it again.")
         raise InputError(f"cannot read {source.name}: it is {kind}, which is not supported", "Convert it to PDF or text first.")
     try:
-        return decode(source.read(), options.encoding, source.charset)
+        return decode(source.read(cost), options.encoding, source.charset)
     except InputError as fault:
         raise InputError(f"cannot read {source.name}: {fault.message}", fault.hint) from None
 
