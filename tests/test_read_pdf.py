@@ -199,6 +199,11 @@ def test_no_pages(tmp_path: Path, pdf: Any) -> None:
         read(tmp_path, pdf.build([]))
 
 
+def test_a_million_pages_that_are_not_there_are_refused(tmp_path: Path, pdf: Any) -> None:
+    with pytest.raises(InputError, match="more than 200,000 pages"):
+        read(tmp_path, pdf.book("one").replace(b"/Count 1 ", b"/Count 1000000 "))
+
+
 def test_slow_page_is_stopped_and_the_rest_read(tmp_path: Path, pdf: Any) -> None:
     slow = b"BT /F1 12 Tf 50 750 Td " + b"(some words here) Tj 0 -1 Td\n" * 600_000 + b"ET"
     pages = [pdf.stream(pdf.lines(b"first")), pdf.packed(slow), pdf.stream(pdf.lines(b"last"))]

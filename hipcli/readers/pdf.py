@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hipcli.errors import InputError
-from hipcli.readers.content import Content, Format, OnPage, RawPage, ReadOptions
+from hipcli.readers.content import Content, Format, OnPage, RawPage, ReadOptions, check_pages
 from hipcli.readers.pdf_process import Limits, WorkerRefused, read_pages
 from hipcli.readers.pdf_worker import WRONG_SUM
 from hipcli.readers.sniff import is_pdf
@@ -86,6 +86,7 @@ def _read_twice(name: str, job: dict[str, Any], limits: Limits, options: ReadOpt
     second: dict[int, Any] = {}
 
     def on_count(pages: int) -> None:
+        check_pages(pages)
         if options.pages:
             options.pages.check(pages, name)
 

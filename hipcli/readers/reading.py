@@ -134,7 +134,7 @@ def _read(raw: RawSource, format: Format, options: ReadOptions) -> Content:
     except HipError:
         raise
     except TooManyPages:
-        hint = "Read it as running text with --type text."
+        hint = None if format.binary else "Read it as running text with --type text."
         raise InputError(f"cannot read {raw.name}: it falls into more than {MAX_PAGES:,} pages", hint) from None
     except MemoryError:
         raise DoesNotFit(f"{raw.name} needs more memory than there is", "Close other programs, or split the document.") from None
