@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ class _Survey:
     """What pypdf says about the document apart from its text."""
 
     labels: list[str] | None = None
+    bookmarks: list[tuple[int, str]] = field(default_factory=list)
     damage: dict[int, str] = field(default_factory=dict)
     logged: int = 0
     refused: bool = False
@@ -42,8 +44,16 @@ class _Survey:
             raise _Cancelled
         self.logged += answer.get("logged", 0)
         self.labels = answer.get("labels", self.labels)
+        if "bookmarks" in answer:
+            self.bookmarks = sorted(((index, title) for index, title in answer["bookmarks"]), key=lambda bookmark: bookmark[0])
         if answer.get("damage"):
             self.damage[answer["page"]] = answer["damage"]
+
+    def title(self, index: int) -> str | None:
+        """The first bookmark on a page, else the last one before it."""
+        at = bisect_left(self.bookmarks, index, key=lambda bookmark: bookmark[0])
+        on_page = at < len(self.bookmarks) and self.bookmarks[at][0] == index
+        return self.bookmarks[at][1] if on_page else self.bookmarks[at - 1][1] if at else None
 
     def excuse_sums(self, pages: int) -> int:
         """Wrong check sums on most pages are the producer's habit, on few they are damage. Returns how many were excused."""
@@ -74,7 +84,8 @@ def read_pdf(source: RawSource, options: ReadOptions, limits: Limits = Limits())
             survey = finish_survey()
     excused = survey.excuse_sums(len(first))
     wanted = [index for index in sorted(first) if not options.pages or index + 1 in options.pages]
-    pages = [replace(_verdict(index, first[index], second.get(index), survey), number=index + 1) for index in wanted]
+    pages = [_verdict(index, first[index], second.get(index), survey) for index in wanted]
+    pages = [replace(page, number=index + 1, title=survey.title(index)) for index, page in zip(wanted, pages)]
     _require_text(source.name, pages)
     logged = survey.logged + sum(answer.get("logged", 0) for answer in second.values())
     return Content(pages, _warnings(pages, survey, excused, logged), total_pages=total)
