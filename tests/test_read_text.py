@@ -122,6 +122,13 @@ def test_markdown_pages_are_sections_with_titles(tmp_path: Path) -> None:
     assert text_of(document) == MARKDOWN
 
 
+def test_titles_are_one_harmless_line(tmp_path: Path) -> None:
+    title = read(tmp_path, "# \x1b[31mRed\x07 \u202eevil\t words\n\nx".encode(), "a.md").pages[0].title
+    assert title == "[31mRed evil words"
+    long = read(tmp_path, ("# " + "word " * 1000 + "\n\nx").encode(), "a.md").pages[0].title
+    assert len(long) <= 100 and long.endswith("word…")
+
+
 def test_a_long_section_keeps_its_title_on_every_page(tmp_path: Path) -> None:
     document = read(tmp_path, b"# Long\n\n" + b"Some sentence of text. \n" * 400, "a.md")
     assert [page.title for page in document.pages] == ["Long"] * len(document.pages) and len(document.pages) == 3

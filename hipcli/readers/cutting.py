@@ -15,6 +15,7 @@ from hipcli.readers.normalize import normalize, normalize_pages
 
 _SHORTEST = PAGE_CHARS // 2
 _LONGEST_TITLE = 100
+_DIRECTIONS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # would turn the words around a title too
 
 # where a page may end, best first; the cut falls behind the match
 _BOUNDARIES = tuple(re.compile(p) for p in (r"\n[ \t]*\n+", r"\n", r"[.!?。！？]\s*", r"\s"))
@@ -44,7 +45,7 @@ def clean_title(title: str | None) -> str | None:
     """One line that fits beside a page number; None for nothing."""
     if not title:
         return None
-    line = " ".join(normalize(title[: 10 * _LONGEST_TITLE]).text.split())
+    line = _DIRECTIONS.sub("", " ".join(normalize(title[: 10 * _LONGEST_TITLE]).text.split()))
     if len(line) > _LONGEST_TITLE:
         line = line[: _LONGEST_TITLE - 1].rsplit(" ", 1)[0] + "…"
     return line or None
