@@ -67,6 +67,14 @@ def test_epub_printed_pages_are_labels(tmp_path, zips):
     assert document.pages[1].place == ' (printed "xii")'
 
 
+def test_epub_covers_are_empty_pages_and_books_of_pictures_are_refused(tmp_path, zips):
+    cover = "<svg><image href='c.jpg'/></svg>"
+    document = read(tmp_path, zips.epub({"a.xhtml": cover, "b.xhtml": "<p>x</p>"}))
+    assert [(page.text, page.image_only) for page in document.pages] == [("", False), ("x", False)]
+    with pytest.raises(InputError, match="pictures only"):
+        read(tmp_path, zips.epub({"a.xhtml": cover, "b.xhtml": "<img src='d.jpg'/>"}))
+
+
 def test_epub_missing_and_damaged_chapters_are_failed_pages(tmp_path, zips):
     data = renamed(zips).replace(b"OEBPS/a.xhtml", b"OEBPS/q.xhtml")
     document = read(tmp_path, data)

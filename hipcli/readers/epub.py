@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 from urllib.parse import unquote, urldefrag
 from xml.etree import ElementTree
 
@@ -43,6 +44,8 @@ def read_epub(source: RawSource, options: ReadOptions) -> Content:
                 options.on_page(len(pages), None)
     if not spine:
         raise InputError(f"cannot read {source.name}: its list of chapters is empty")
+    if any(page.text.strip() for page in pages):
+        pages = [replace(page, image_only=False) for page in pages]  # a cover, not a scan
     return Content(pages)
 
 

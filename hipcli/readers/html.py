@@ -16,6 +16,7 @@ _PARAGRAPHS = frozenset(
     "p div section article main header footer aside figure figcaption blockquote table ul ol dl pre form fieldset address details "
     "body center hgroup".split()
 )
+_HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
 _LINES = frozenset("dt dd option legend summary caption tbody thead tfoot optgroup".split())
 _HIDDEN = frozenset({"script", "style", "iframe", "noembed", "noframes"})
 _DROPPED = frozenset({"nav", "template"})  # only when they are closed: an open one must not swallow the text
@@ -107,7 +108,8 @@ class HtmlReader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         writer = self.writer
         self._element = name
-        self._note_target(attributes)
+        if attributes:
+            self._note_target(attributes)
         if name in _HIDDEN:
             self.hidden = name
         elif name in _DROPPED and not self._keep_navigation:
@@ -115,7 +117,7 @@ class HtmlReader:
             self._dropped.append((name, writer.length))
         elif name in _PARAGRAPHS:
             self._paragraph(name, attributes)
-        elif re.fullmatch("h[1-6]", name):
+        elif name in _HEADINGS:
             writer.open_heading(int(name[1])) if self._headings else writer.paragraph()
         elif name == "br" or name in _LINES:
             writer.line()
@@ -160,7 +162,7 @@ class HtmlReader:
         elif name in _DROPPED:
             if any(name == open for open, _ in self._dropped):
                 self._drop(name)
-        elif re.fullmatch("h[1-6]", name):
+        elif name in _HEADINGS:
             writer.close_heading() if self._headings else writer.paragraph()
         elif name in ("ul", "ol"):
             if self._lists:
@@ -187,8 +189,7 @@ class HtmlReader:
 
     def _note_target(self, attributes: dict[str, str]) -> None:
         """Printed page numbers of e-books, and places that a table of contents names."""
-        kinds = f"{attributes.get('epub:type', '')} {attributes.get('role', '')}"
-        if "pagebreak" in kinds:
+        if "pagebreak" in attributes.get("epub:type", "") or "pagebreak" in attributes.get("role", ""):
             label = attributes.get("title") or attributes.get("aria-label") or _PAGE_ID.sub("", attributes.get("id", ""))
             self.writer.mark(label=clean_title(label))
         for name in ("id", "name"):

@@ -124,7 +124,7 @@ class _Markup:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    if not text.strip(" \t\r\n/") or len(text) > _LONGEST_ATTRIBUTES:
+    if "=" not in text or len(text) > _LONGEST_ATTRIBUTES:
         return {}
     found: dict[str, str] = {}
     for match in _ATTRIBUTE.finditer(text):
