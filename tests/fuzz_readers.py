@@ -78,6 +78,7 @@ def seeds(rng: random.Random) -> dict[str, bytes]:
     html = f"<!DOCTYPE html><html><head><title>T</title><meta charset=utf-8></head><body><nav>m</nav><h1 id=s>A</h1><p>{prose()}</p>{table}</body></html>"
     chapters = {"a.xhtml": f"<h1>A</h1><p>{prose()}</p>{table}", "b.xhtml": f"<span epub:type='pagebreak' id='p2'/><p id='s'>{prose()}</p>"}
     content = [pdf.packed(pdf.lines(b"line one", b"exam-", b"ple")), pdf.stream(pdf.lines(b"plain stream")), pdf.stream(b"")]
+    outline = [b"<< /Type /Outlines /First 5 0 R /Last 5 0 R >>", b"<< /Title (Part) /Parent 4 0 R /Dest [7 0 R /Fit] >>"]
     mail = f"From: A <a@x>\nTo: b@x\nSubject: =?utf-8?q?caf=C3=A9?=\nContent-Type: multipart/mixed; boundary=b\n\n--b\nContent-Type: text/html\n\n{html}\n--b--\n"
     texts = {
         "html": html,
@@ -93,7 +94,7 @@ def seeds(rng: random.Random) -> dict[str, bytes]:
         "rtf": "{\\rtf1\\ansi\\ansicpg1252{\\fonttbl x;}caf\\'e9 \\u8211?{\\b b}\\par\\trowd a\\cell b\\cell\\row}",
     }
     return {
-        "pdf": pdf.build(content, root=b"/PageLabels << /Nums [0 << /S /r >>] >>"),
+        "pdf": pdf.build(content, extra=outline, root=b"/PageLabels << /Nums [0 << /S /r >>] >> /Outlines 4 0 R"),
         "epub": zips.epub(chapters, '<li><a href="a.xhtml">One</a></li><li><a href="b.xhtml#s">Two</a></li>'),
         "docx": zips.docx(body * 4, **{"styles.xml": styles, "footnotes.xml": notes, "header1.xml": f"<w:hdr SPACE>{paragraph()}</w:hdr>"}),
         "zip": zips.zip({"a.txt": prose(), "b/c.html": html, "d.pdf": pdf.book("x"), ".h": "x", "e.png": b"\x89PNG\0"}),
