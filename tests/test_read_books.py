@@ -106,7 +106,8 @@ E12 = (
     + "<w:p><w:r><mc:AlternateContent><mc:Choice><w:txbxContent>" + p("In a box") + "</w:txbxContent></mc:Choice>"
     + f"<mc:Fallback>{p('In a box')}</mc:Fallback></mc:AlternateContent></w:r></w:p>"
     + '<w:p><w:r><w:t>Noted</w:t><w:footnoteReference w:id="2"/><w:tab/><w:t>on</w:t><w:br/><w:t>line</w:t></w:r></w:p>'
-    + '<w:p><w:pPr><w:numPr/></w:pPr><w:r><w:t>item</w:t></w:r></w:p>'
+    + '<w:p><w:pPr><w:numPr><w:numId w:val="3"/></w:numPr></w:pPr><w:r><w:t>item</w:t></w:r></w:p>'
+    + '<w:p><w:pPr><w:numPr><w:numId w:val="0"/></w:numPr></w:pPr><w:r><w:t>none</w:t></w:r></w:p>'
 )  # fmt: skip
 FOOTNOTES = (
     '<w:footnotes SPACE><w:footnote w:type="separator" w:id="0"><w:p/></w:footnote>'
@@ -121,7 +122,7 @@ def test_word_keeps_all_text_in_order(tmp_path, zips):
     document = read(tmp_path, data)
     assert document.sources[0].format == "docx"
     assert document.pages[0].text == (
-        "Before\n\nCELL | two\n\nmore\nnext\n\nAfter\n\nState of Delaware\n\nInControl\n\nIn a box\n\nNoted[2]\ton\nline\n\n[2: See below.]\n\n- item"
+        "Before\n\nCELL | two\n\nmore\nnext\n\nAfter\n\nState of Delaware\n\nInControl\n\nIn a box\n\nNoted[2]\ton\nline\n\n[2: See below.]\n\n- item\n\nnone"
     )
     assert (document.pages[1].text, document.pages[1].title) == ("Confidential", "Headers and footers")
     assert "comments were left out" in document.warnings[0]
@@ -231,4 +232,8 @@ def test_a_name_must_keep_its_promise(tmp_path, zips):
     for name, data, says in [("a.epub", b"<html>", "HTML, not an EPUB"), ("a.docx", b"words", "plain text, not a Word document")]:
         with pytest.raises(InputError, match=says):
             read(tmp_path, data, name)
+    for data in (zips.docx(p("x")), zips.epub({"a.xhtml": "x"})):
+        with pytest.raises(InputError, match="as text: it is an? (EPUB|Word)") as fault:
+            read(tmp_path, data, type="text")
+        assert fault.value.hint == "Leave out --type."
     assert read(tmp_path, zips.docx(p("x")), "a.epub").sources[0].format == "docx"

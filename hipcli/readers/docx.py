@@ -62,7 +62,7 @@ class _Body:
         elif name == "p":
             writer.paragraph()
             self._paragraphs.append("")
-        elif name in ("pStyle", "outlineLvl", "numPr"):
+        elif name in ("pStyle", "outlineLvl", "numId"):
             self._style(name, attributes.get("val", ""))
         elif name == "tab" and "pos" not in attributes:
             writer.verbatim("\t")
@@ -112,9 +112,9 @@ class _Body:
         """A heading's paragraph names its level before its text."""
         if not self._paragraphs or self._paragraphs[-1] == "heading":
             return
-        if name == "numPr":
-            self._paragraphs[-1] = "item"
-            self.writer.item("- ")
+        if name == "numId":
+            if value != "0":  # 0 takes a paragraph out of the list that its style puts it in
+                self.writer.item("- ")
             return
         level = self._levels.get(value) if name == "pStyle" else int(value) + 1 if value.isdecimal() and int(value) < 9 else None
         if level:

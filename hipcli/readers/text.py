@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from hipcli.errors import InputError
-from hipcli.readers.container import require_whole
+from hipcli.readers.container import member_names, require_whole
 from hipcli.readers.content import OWN_PAGE_CHARS, Content, Format, RawPage, ReadOptions, check_pages
 from hipcli.readers.decode import Decoded, decode
 from hipcli.readers.sniff import KINDS_OF_PACKED_FORMATS, binary_kind
 from hipcli.readers.source import RawSource
+
+# without these a book or a document is damaged
+_MAIN_PARTS = {"META-INF/container.xml": "an EPUB book", "word/document.xml": "a Word document (.docx)"}
 
 
 def read_text(source: RawSource, options: ReadOptions) -> Content:
@@ -22,8 +25,10 @@ def decode_source(source: RawSource, options: ReadOptions, cost: int = 1) -> Dec
     cost: as for RawSource.read.
     """
     kind = binary_kind(source.head)
-    if kind == "a PDF":
-        raise InputError(f"cannot read {source.name} as text: it is a PDF", "Leave out --type.")
+    whole = next((kind for part, kind in _MAIN_PARTS.items() if part in member_names(source)), None)
+    if kind == "a PDF" or whole:
+        kind = whole or kind
+        raise InputError(f"cannot read {source.name} as text: it is {kind}", "Leave out --type.")
     if kind:
         require_whole(source)
         if kind in KINDS_OF_PACKED_FORMATS:
