@@ -18,6 +18,7 @@ from hipcli.document import Document
 from hipcli.errors import UsageError
 from hipcli.inspection import check_complete, document_record
 from hipcli.memory import peak_memory_bytes
+from hipcli.readers.url import is_url
 from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read, room_for
 
 _EXAMPLE = 'hip ask book.pdf "Who signed the treaty?"'
@@ -39,7 +40,7 @@ def split_arguments(
     else:
         if not arguments or (len(arguments) == 1 and not files):
             raise UsageError("the question is missing", _EXAMPLE)
-        if arguments[-1] == "-" or os.path.isfile(arguments[-1]):
+        if arguments[-1] == "-" or os.path.exists(arguments[-1]) or is_url(arguments[-1]):
             hint = f"put the question last: {_EXAMPLE}; or use -q if the question is also a file's name"
             raise UsageError(f"the question is missing: the last argument, {arguments[-1]!r}, is a document", hint)
         sources, question = [*files, *arguments[:-1]], arguments[-1]
@@ -133,7 +134,7 @@ def memory_record(reading: Reading) -> dict[str, int | None]:
 
 def citation_record(citation: Citation) -> dict[str, Any]:
     """One citation as JSON."""
-    return {name: getattr(citation, name) for name in ("source", "page", "label", "quote", "start", "end")}
+    return {name: getattr(citation, name) for name in ("source", "page", "label", "title", "quote", "start", "end")}
 
 
 def run_record(reading: Reading) -> dict[str, Any]:

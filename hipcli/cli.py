@@ -12,7 +12,23 @@ import typer
 
 from hipcli import __version__, faults
 from hipcli.config import Backend, Check, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model
-from hipcli.config import NoMarks, NoStream, Offline, Out, Parts, Plot, Preset, Question, Questions, Quiet, Seed, Shape, Sources
+from hipcli.config import (
+    NoMarks,
+    NoStream,
+    Offline,
+    Out,
+    Pages,
+    Parts,
+    PasswordFile,
+    Plot,
+    Preset,
+    Question,
+    Questions,
+    Quiet,
+    Seed,
+    Shape,
+    Sources,
+)
 from hipcli.config import Attentions, Data, Pack, Samples, Scoring, Suites, Tasks, Texts
 from hipcli.config import SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
 from hipcli.console import Terminal
@@ -67,6 +83,8 @@ def _ask(
     dtype: Dtype = "auto",
     encoding: Encoding = None,
     type: Type = None,
+    pages: Pages = None,
+    password_file: PasswordFile = None,
     no_stream: NoStream = False,
     check: Check = False,
     as_json: Json = False,
@@ -112,6 +130,8 @@ def _summarize(
     dtype: Dtype = "auto",
     encoding: Encoding = None,
     type: Type = None,
+    pages: Pages = None,
+    password_file: PasswordFile = None,
     as_json: Json = False,
     strict: Strict = False,
     quiet: Quiet = False,
@@ -142,10 +162,13 @@ def _inspect(
     dtype: Dtype = "auto",
     encoding: Encoding = None,
     type: Type = None,
+    pages: Pages = None,
+    password_file: PasswordFile = None,
     as_json: Json = False,
     strict: Strict = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
+    offline: Offline = False,
 ) -> Work:
     """Tell what was read of documents, and whether they fit."""
     given = locals()
@@ -167,9 +190,12 @@ def _extract(
     no_marks: NoMarks = False,
     encoding: Encoding = None,
     type: Type = None,
+    pages: Pages = None,
+    password_file: PasswordFile = None,
     as_json: Json = False,
     strict: Strict = False,
     quiet: Quiet = False,
+    offline: Offline = False,
 ) -> Work:
     """Print the text of documents as a model would be given it."""
     given = locals()

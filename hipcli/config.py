@@ -79,8 +79,12 @@ def _argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
-Sources = Annotated[Optional[list[str]], _argument("SRC...", "Documents, read in order as one; - is standard input.")]
-SourcesAndQuestion = Annotated[Optional[list[str]], _argument("SRC... QUESTION", "Documents, then the question; - is standard input.")]
+Sources = Annotated[
+    Optional[list[str]], _argument("SRC...", "Files, folders, archives or URLs, read in order as one; - is standard input.")
+]
+SourcesAndQuestion = Annotated[
+    Optional[list[str]], _argument("SRC... QUESTION", "Files, folders, archives or URLs, then the question; - is standard input.")
+]
 Spec = Annotated[Optional[str], _argument("MODEL", "A name, a model directory, a GGUF file or a hub id.")]
 Files = Annotated[Optional[list[str]], _option("--file", "-f", metavar="SRC", help="A document; may be repeated.")]
 Question = Annotated[Optional[str], _option("--question", "-q", metavar="TEXT", help="The question; every argument is then a document.")]
@@ -102,7 +106,11 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
 Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
 Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
-Type = Annotated[Optional[Literal["pdf", "text", "markdown"]], _option("--type", "-t", help="Read the documents as this.")]
+# as in readers/formats.py, which help must not load; a test holds them equal
+FormatName = Literal["pdf", "epub", "docx", "html", "markdown", "rst", "latex", "srt", "vtt", "jsonl", "eml", "mbox", "rtf", "text"]
+Type = Annotated[Optional[FormatName], _option("--type", "-t", help="Read the documents as this; found out otherwise.")]
+Pages = Annotated[Optional[str], _option("--pages", metavar="LIST", help="Only these pages of each document: 10-40,55,90-.")]
+PasswordFile = Annotated[Optional[str], _option("--password-file", metavar="FILE", help="Its first line opens encrypted PDFs.")]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is complete.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 6 when pages could not be read.")]

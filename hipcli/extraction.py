@@ -30,10 +30,8 @@ def extract(options: RunOptions, terminal: Terminal, *, marks: bool = True) -> N
 
 
 def page_mark(page: Page, document: Document) -> str:
-    """--- book.pdf, page 12 (printed "iv") ---"""
-    name = document.sources[page.source].name
-    printed = f' (printed "{page.label}")' if page.label not in (None, str(page.number)) else ""
-    return f"--- {name}, page {page.number}{printed} ---"
+    """--- book.pdf, page 12 (printed "iv"), The Lamp ---"""
+    return f"--- {document.sources[page.source].name}, page {page.number}{page.place} ---"
 
 
 def _record(document: Document) -> dict:
@@ -42,6 +40,7 @@ def _record(document: Document) -> dict:
             "source": document.sources[page.source].name,
             "page": page.number,
             "label": page.label,
+            "title": page.title,
             "image_only": page.image_only,
             "text": page.text,
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hipcli.errors import UsageError
+from hipcli.page_selection import PageSelection
 from hipcli.settings import DEVICES, DTYPES
 
 
@@ -34,6 +35,8 @@ class RunOptions:
     dtype: str = "auto"
     encoding: str | None = None
     type: str | None = None
+    pages: str | None = None
+    password_file: str | None = None
     strict: bool = False
     stream: bool = True
     offline: bool = False
@@ -49,6 +52,8 @@ class RunOptions:
             raise UsageError("no document was given", 'hip ask book.pdf "Who signed the treaty?"')
         if self.sources.count("-") > 1:
             raise UsageError("standard input ('-') can be read only once")
+        if self.pages is not None:
+            PageSelection.parse(self.pages)
         _require(self.max_tokens >= 1, "--max-tokens", "at least 1", self.max_tokens)
         finite = math.isfinite(self.temperature) and self.temperature >= 0
         _require(finite, "--temperature", "0 or more", self.temperature)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from hipcli import config
 from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
-from hipcli.errors import InputError, ModelError
+from hipcli.errors import InputError, ModelError, UsageError
 from hipcli.options import RunOptions
+from hipcli.page_selection import PageSelection
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
@@ -136,6 +137,9 @@ def read(options: RunOptions, terminal: Terminal) -> Document:
             options.sources,
             encoding=options.encoding,
             type=options.type,
+            password=_password(options.password_file),
+            pages=PageSelection.parse(options.pages) if options.pages else None,
+            offline=options.offline or config.offline(),
             on_page=phase.to,
             stdin=sys.stdin.buffer if sys.stdin is not None else None,
         )
@@ -144,6 +148,21 @@ def read(options: RunOptions, terminal: Terminal) -> Document:
     for warning in document.warnings:
         terminal.warn(warning)
     return document
+
+
+def _password(path: str | None) -> str | None:
+    """The first line of a password file; raises UsageError. It is never printed or kept."""
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            password = file.readline(10_000).rstrip("\r\n")
+    except (OSError, ValueError) as fault:
+        reason = (fault.strerror or "").lower() if isinstance(fault, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the password file {path}: {reason}") from None
+    if not password:
+        raise UsageError(f"the first line of the password file {path} is empty")
+    return password
 
 
 def _await_stdin(terminal: Terminal) -> None:

@@ -245,8 +245,8 @@ def _coverage_records(reading: Reading, parts: Sequence[Span], summaries: Sequen
         numbers = [number for number, span in enumerate(parts, 1) if index in span.pages]
         said = bool(numbers) and all(summaries[number - 1].text for number in numbers)
         reason = None if numbers else "scanned, without text" if page.image_only else "empty"
-        rows.append((page.source, page.number, page.label, tokens[index], numbers, said, reason))
-    rows += [(fault.source, fault.number, None, 0, [], False, fault.reason) for fault in document.failed]
+        rows.append((page.source, page.number, page.label, page.title, tokens[index], numbers, said, reason))
+    rows += [(fault.source, fault.number, None, None, 0, [], False, fault.reason) for fault in document.failed]
     rows.sort(key=lambda row: row[:2])
-    names = ("source", "page", "label", "tokens", "spans", "summarised", "reason")
+    names = ("source", "page", "label", "title", "tokens", "spans", "summarised", "reason")
     return [dict(zip(names, (document.sources[row[0]].name, *row[1:]))) for row in rows]

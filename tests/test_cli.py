@@ -94,7 +94,7 @@ def test_wrong_command_lines_exit_with_2(hip, arguments, words):
     ("arguments", "code", "words"),
     [
         (["ask", "missing.txt", "Who?"], 3, "missing.txt"),
-        (["ask", ".", "Who?"], 3, "folder"),
+        (["ask", "folder", "Who?"], 3, "no file in it can be read"),
         (["ask", "empty.txt", "Who?"], 3, "empty"),
         (["extract", "blank.txt"], 3, "no text"),
         (["ask", "book.txt", "--questions", "missing.txt"], 3, "cannot read questions"),
@@ -106,6 +106,7 @@ def test_wrong_command_lines_exit_with_2(hip, arguments, words):
 )
 def test_faults_have_their_codes_and_one_sentence(hip, tmp_path, arguments, code, words):
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "folder").mkdir()
     (tmp_path / "blank.txt").write_text(" \n \n")
     done = hip(*arguments)
     lines = done.stderr.decode().splitlines()
