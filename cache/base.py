@@ -57,6 +57,20 @@ class KVStore(ABC):
     def claim(self, tokens: int) -> None:
         """Count `tokens` tokens more, which were written to every layer's buffers. Raises ValueError beyond the room."""
 
+    def copy_out(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of held tokens [start, stop) in host memory, contiguous [KV, n, D].
+
+        Another thread may call it while later tokens are appended, as long as these stay.
+        """
+        keys, values = self.view(layer)
+        return keys[:, start:stop].to("cpu").contiguous(), values[:, start:stop].to("cpu").contiguous()
+
+    def copy_in(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put keys, values [KV, n, D] of host memory at positions `start` on, within the room; `claim` makes them count."""
+        held_keys, held_values = self.buffers(layer)
+        held_keys[:, start : start + keys.shape[1]].copy_(keys)
+        held_values[:, start : start + keys.shape[1]].copy_(values)
+
     @abstractmethod
     def truncate(self, tokens: int) -> None:
         """Keep the first `tokens` tokens of every layer. Raises ValueError when fewer are held."""

@@ -13,10 +13,11 @@ import typer
 from hipcli import __version__, faults
 from hipcli.config import Backend, Check, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model
 from hipcli.config import NoMarks, NoStream, Offline, Out, Parts, Plot, Preset, Question, Questions, Quiet, Seed, Shape, Sources
-from hipcli.config import Attentions, Data, Pack, Samples, Scoring, Suites, Tasks, Texts
+from hipcli.config import Attentions, Data, NoSession, Pack, Samples, Scoring, SessionName, Suites, Tasks, Texts
 from hipcli.config import SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
 from hipcli.console import Terminal
 from hipcli.models_command import models_app
+from hipcli.sessions_command import sessions_app
 
 Work = Callable[[], Optional[int]]
 
@@ -30,6 +31,7 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 app.add_typer(models_app, name="models")
+app.add_typer(sessions_app, name="sessions")
 
 
 def _version(wanted: bool) -> None:
@@ -74,6 +76,8 @@ def _ask(
     quiet: Quiet = False,
     verbose: Verbose = False,
     offline: Offline = False,
+    session: SessionName = None,
+    no_session: NoSession = False,
 ) -> Work:
     """Answer a question about documents, naming the pages."""
     given = locals()
@@ -117,6 +121,8 @@ def _summarize(
     quiet: Quiet = False,
     verbose: Verbose = False,
     offline: Offline = False,
+    session: SessionName = None,
+    no_session: NoSession = False,
 ) -> Work:
     """Summarise documents, showing that every page was covered."""
     given = locals()

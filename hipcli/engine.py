@@ -32,7 +32,7 @@ class Engine:
 
     finish_reason: of the last answer, "stop" or "length". chunk_tokens: length of a prefill's chunks, a multiple of 64;
     `prefill` chooses it from the memory that is free unless it was given. on_notice: gets what a user should know.
-    watch: is shown the queries and keys of every layer while a question is read (attention.AttentionRuntime), never of the
+    prefilled_tokens: run through the model by prefills so far. watch: is shown the queries and keys of every layer while a question is read (attention.AttentionRuntime), never of the
     prefix.
     """
 
@@ -57,6 +57,7 @@ class Engine:
         # until a plan knows better: what runs at nearly full speed on every GPU
         self.chunk_tokens = 8192 if len(self._chunk_lengths) > 1 else self._chunk_lengths[0]
         self.finish_reason: str | None = None
+        self.prefilled_tokens = 0
         self.watch: Watch | None = None
         self._answering = False
 
@@ -104,7 +105,16 @@ class Engine:
         of all of it exceed the memory there is. An interrupted prefill keeps its whole chunks. When memory ends on the
         way all the same, it goes on with shorter chunks.
         """
-        plan = self.plan(self.cached_len + len(ids) + room)
+        self.make_room(self.cached_len + len(ids) + room)
+        before = self.prefilled_tokens
+        for done in self._forward_chunks(ids):
+            self.prefilled_tokens = before + done
+            if on_chunk:
+                on_chunk(done, len(ids))
+
+    def make_room(self, tokens: int) -> None:
+        """Memory for `tokens` tokens in all, and the chunk length that fits beside them. Raises DoesNotFit."""
+        plan = self.plan(tokens)
         if not plan.fits:
             raise self._does_not_fit(plan)
         self.chunk_tokens = plan.chunk_tokens
@@ -112,9 +122,11 @@ class Engine:
             self.store.reserve(plan.tokens)
         except MemoryError as error:
             raise self._does_not_fit(plan) from error
-        for done in self._forward_chunks(ids):
-            if on_chunk:
-                on_chunk(done, len(ids))
+
+    def continue_chunks(self, length: int) -> None:
+        """Cut later tokens as a prefix was cut that comes from elsewhere, so that the result is the same bit for bit."""
+        self._chunk_lengths = tuple(known for known in self._chunk_lengths if known <= length) or (length,)
+        self.chunk_tokens = min(self.chunk_tokens, length)
 
     def _does_not_fit(self, plan: MemoryPlan) -> DoesNotFit:
         need, have = plan.peak_bytes / 2**30, plan.available_bytes / 2**30

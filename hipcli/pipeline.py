@@ -18,11 +18,13 @@ from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
 from hipcli.errors import InputError, ModelError
 from hipcli.options import RunOptions
+from hipcli.reuse import ending, make_session, restore
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
     from hipcli.memory import MemoryPlan
     from hipcli.models import ModelFiles
+    from hipcli.sessions import SessionKeeper
     from hipcli.tokens import EncodedDocument, PromptParts, Tokenizer
 
     Room = Callable[[PromptParts, EncodedDocument], int]
@@ -60,6 +62,7 @@ class Reading:
     engine: Engine
     model: Any
     plan: MemoryPlan
+    session: SessionKeeper | None = None
     timing: dict[str, float] = field(default_factory=dict)
 
     def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Answer:
@@ -235,10 +238,12 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
         spare = room(prompt, encoded) + options.max_tokens
         plan = engine.plan(len(ids) + spare)
         terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
-        timing |= _prefill(engine, ids, spare, terminal)
-        if model.device != "cpu":
-            timing |= _warm_up(engine, plan.tokens, terminal)
-        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, timing)
+        session = None if options.no_session else make_session(document, options, files, prompt, engine, ids, terminal)
+        with ending(session, terminal):
+            timing |= _prefill(engine, ids, spare, session, terminal)
+            if model.device != "cpu":
+                timing |= _warm_up(engine, plan.tokens, terminal)
+            yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, session, timing)
 
 
 def plan_line(plan: MemoryPlan) -> str:
@@ -249,12 +254,26 @@ def plan_line(plan: MemoryPlan) -> str:
     )
 
 
-def _prefill(engine: Engine, ids: list[int], room: int, terminal: Terminal) -> dict[str, float]:
-    began = time.monotonic()
-    with terminal.phase("prefill", len(ids), "tokens", long=True) as phase:
-        engine.prefill(ids, on_chunk=phase.to, room=room)
+def _prefill(engine: Engine, ids: list[int], room: int, session: SessionKeeper | None, terminal: Terminal) -> dict[str, float]:
+    """Fill the engine with ids: from a session what it holds, by computing what it does not."""
+    reused = restore(engine, session, len(ids) + room, terminal) if session else 0
+    began, rest = time.monotonic(), ids[reused:]
+    if rest:
+        with terminal.phase("prefill", len(ids), "tokens", long=True) as phase:
+            phase.to(reused)
+
+            def on_chunk(done: int, total: int) -> None:
+                phase.to(reused + done)
+                if session:
+                    session.stored(engine.cached_len)
+
+            engine.prefill(rest, on_chunk=on_chunk, room=room)
+    if session:
+        session.read_whole()
     seconds = time.monotonic() - began
-    return {"prefill_seconds": seconds, "prefill_tokens_per_second": len(ids) / max(seconds, 1e-9)}
+    rate = len(rest) / max(seconds, 1e-9) if rest else 0.0
+    spent = {"prefill_seconds": seconds if rest else 0.0, "prefill_tokens_per_second": rate}
+    return spent | ({"restore_seconds": session.load_seconds} if session else {})
 
 
 def _warm_up(engine: Engine, tokens: int, terminal: Terminal) -> dict[str, float]:

@@ -20,7 +20,12 @@ TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. " * 12
 def hip(tmp_path, request):
     """Runs the installed command in tmp_path; the tiny model is there for tests that ask for it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HIP_") and name != "NO_COLOR"}
-    env = kept | {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    env = kept | {
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "HIP_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     if "tiny_model" in request.fixturenames:
         env["HIP_MODEL"] = str(request.getfixturevalue("tiny_model"))
     (tmp_path / "book.txt").write_text(TEXT)

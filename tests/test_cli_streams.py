@@ -27,7 +27,13 @@ def env(tmp_path, request) -> dict[str, str]:
     (tmp_path / "long.txt").write_text(TEXT * 20_000)
     if "tiny_model" in request.fixturenames:
         kept["HIP_MODEL"] = str(request.getfixturevalue("tiny_model"))
-    return kept | {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    return kept | {
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "HIP_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TERM": "xterm",
+    }
 
 
 @pytest.fixture

@@ -114,7 +114,13 @@ def test_the_gpu_is_prepared_in_a_phase_of_its_own(capsys):
 def hip(tmp_path, tiny_model):
     """Runs the command on a machine whose GPU, if any, is hidden."""
     (tmp_path / "book.txt").write_text("The library was founded in 1911 by Maria Lindqvist, a printer. " * 12)
-    hidden = {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "HIP_MODEL": str(tiny_model), "CUDA_VISIBLE_DEVICES": ""}
+    hidden = {
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "HIP_OFFLINE": "1",
+        "HIP_MODEL": str(tiny_model),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
     def run(*arguments):
         env = os.environ | hidden | {"OMP_NUM_THREADS": "1"}

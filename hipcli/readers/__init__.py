@@ -20,6 +20,7 @@ from hipcli.readers.sniff import is_pdf, kind
 from hipcli.readers.source import RawSource, open_source, show
 from hipcli.readers.text import read_text
 
+READERS_VERSION = 1  # raised when the same file would give other text
 FORMATS = ("pdf", "text", "markdown")
 OnPage = Callable[[int, "int | None"], None]
 
