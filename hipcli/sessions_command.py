@@ -82,7 +82,7 @@ def _library() -> "Library":
 
 def list_(terminal: Terminal) -> None:
     """Print every session and what all take together."""
-    from hipcli.sessions.library import total_bytes
+    from hipcli.sessions.folder import total_bytes
 
     library = _library()
     found = library.sessions()
@@ -129,7 +129,7 @@ def _plain(value: Any) -> str:
 
 def verify(wanted: list[str], terminal: Terminal) -> int:
     """Read sessions (all, when none is named) wholly; the exit code."""
-    from hipcli.sessions.library import damage
+    from hipcli.sessions.folder import damage
 
     library = _library()
     sessions = [library.find(name) for name in wanted] or library.sessions()
@@ -192,7 +192,7 @@ def _confirm(question: str, yes: bool) -> None:
 
 def _remove(library: "Library", going: list["Session"], dry_run: bool, terminal: Terminal) -> None:
     """Remove and tell; a session that is being written stays."""
-    from hipcli.sessions.library import total_bytes
+    from hipcli.sessions.folder import total_bytes
 
     before, busy, gone = total_bytes(library.sessions()), [], []
     for session in going:

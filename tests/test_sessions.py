@@ -15,7 +15,7 @@ from hipcli.errors import UsageError
 from hipcli.model import load_model
 from hipcli.reuse import ending
 from hipcli.sessions import Fingerprint, Library, SessionKeeper
-from hipcli.sessions.library import damage, total_bytes
+from hipcli.sessions.folder import damage, total_bytes
 from hipcli.sessions.manifest import MANIFEST
 from hipcli.settings import AttentionSettings
 

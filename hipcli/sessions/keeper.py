@@ -6,28 +6,27 @@ text, no terminal.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hipcli.cache.base import KVStore
-from hipcli.cache.files import TokenFile, file_bytes
+from hipcli.cache.files import file_bytes
 from hipcli.errors import UsageError
 from hipcli.sessions.fingerprint import Fingerprint, differences
-from hipcli.sessions.library import Library, Match, private_folder, require_name
-from hipcli.sessions.manifest import MANIFEST, Chunk, Manifest, chain
+from hipcli.sessions.folder import Match, clear, private_folder, share
+from hipcli.sessions.library import Library, require_name
+from hipcli.sessions.loading import load_chunks
+from hipcli.sessions.manifest import MANIFEST, Manifest, chain
 from hipcli.sessions.writer import ChunkWriter
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
-_LOAD_THREADS = 4  # one checks and copies several GB a second; a fast disk feeds a few
 _PATIENCE_S = 5.0
 
 
@@ -103,50 +102,17 @@ class SessionKeeper:
     def _best(self) -> Match | None:
         return self._library.best(self._fingerprint.computation, self._ids, self.key)
 
-    def load(self, match: Match | None, on_tokens: Callable[[int, int], None] = lambda done, total: None) -> int:
+    def load(self, match: Match, on_tokens: Callable[[int, int], None]) -> int:
         """Copy a match into the empty store, which has the room; returns the tokens that are there now.
 
-        Every byte is held against its checksum. What follows a damaged chunk is left out, and said.
+        What follows a damaged chunk is left out, and said.
         """
-        if match is None:
-            return 0
         began = time.monotonic()
-        files, fault = self._map(match)
-        with ThreadPoolExecutor(min(_LOAD_THREADS, os.cpu_count() or 1)) as pool:
-            for chunk, wrong in zip(match.chunks, pool.map(self._copy, files, match.chunks)):
-                if wrong is not None:
-                    fault = wrong
-                    break
-                self.reused = chunk.stop
-                on_tokens(chunk.stop, match.tokens)
-        for file in files:
-            file.close()
-        self._store.claim(self.reused)
+        self.reused, fault = load_chunks(match, self._store, on_tokens)
         if fault is not None:
             self._warn(f"the session {match.session.key} is damaged: {fault}; the document is read again from token {self.reused:,} on")
         self.load_seconds = time.monotonic() - began
         return self.reused
-
-    def _copy(self, file: TokenFile, chunk: Chunk) -> str | None:
-        """Check one file and copy it into the store's room; what is wrong with it, None when nothing is."""
-        try:
-            file.require(chunk.checksum)
-            file.copy_into(self._store, chunk.start)
-        except (ValueError, OSError) as error:
-            return str(error)
-        return None
-
-    def _map(self, match: Match) -> tuple[list[TokenFile], str | None]:
-        """Every chunk's file, mapped before the first is read, so that none can be removed meanwhile."""
-        files = []
-        for chunk in match.chunks:
-            try:
-                files.append(TokenFile(match.session.folder / chunk.name, self._store.shape, chunk.stop - chunk.start))
-            except OSError as error:
-                return files, f"{chunk.name}: {error.strerror}"
-            except ValueError as error:
-                return files, str(error)
-        return files, None
 
     # writing
 
@@ -206,7 +172,7 @@ class SessionKeeper:
         private_folder(folder)
         try:
             for chunk in kept if match and match.session.key != self.key else ():
-                _share(match.session.folder / chunk.name, folder / chunk.name)
+                share(match.session.folder / chunk.name, folder / chunk.name)
             fields = self._fingerprint
             shape = asdict(self._store.shape) | {"dtype": str(self._store.shape.dtype).removeprefix("torch.")}
             about = {"model": self._about["model"], "sources": tuple(self._about["sources"])}
@@ -225,7 +191,7 @@ class SessionKeeper:
                 manifest.save(folder)
             else:
                 (folder / MANIFEST).unlink(missing_ok=True)
-            _clear(folder, {chunk.name for chunk in kept})
+            clear(folder, {chunk.name for chunk in kept})
         except OSError:
             if fresh:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -298,22 +264,3 @@ class SessionKeeper:
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()
-
-
-def _share(chunk, other) -> None:
-    """The same file under a second name, or a copy where the file system has no such thing."""
-    other.unlink(missing_ok=True)
-    try:
-        os.link(chunk, other)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(chunk, other)
-        other.chmod(0o600)
-
-
-def _clear(folder, names: set[str]) -> None:
-    """Remove what a killed run left half-written, and chunks that no longer count."""
-    for path in folder.iterdir():
-        if path.name != MANIFEST and path.name not in names:
-            path.unlink(missing_ok=True)

@@ -13,17 +13,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hipcli.cache.files import file_checksum, write_whole
+from hipcli.cache.files import write_whole
 from hipcli.errors import UsageError
-from hipcli.sessions.manifest import MANIFEST, Chunk, Damaged, Manifest, chain, computed_alike, load_manifest
+from hipcli.sessions.folder import Match, Session, existing, listed, open_session, private_folder, total_bytes
+from hipcli.sessions.manifest import MANIFEST, Chunk, Manifest, chain, computed_alike
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -31,41 +31,6 @@ if TYPE_CHECKING:
 KEY_PATTERN = re.compile(r"[0-9a-f]{16}")
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LARGEST_BUDGET = 64_000_000_000
-
-
-@dataclass(frozen=True)
-class Session:
-    """One session's folder. manifest: None when it is damaged, as `fault` says. used: seconds since 1970."""
-
-    folder: Path
-    manifest: Manifest | None
-    fault: str | None
-    used: float
-    names: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return self.folder.name
-
-    def files(self) -> list[os.stat_result]:
-        """The files that are there."""
-        return [stat for path in _listed(self.folder) if (stat := _stat(path))]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(stat.st_size for stat in self.files())
-
-
-@dataclass(frozen=True)
-class Match:
-    """A session that begins like a text: its first chunks, ending at `tokens`."""
-
-    session: Session
-    chunks: tuple[Chunk, ...]
-
-    @property
-    def tokens(self) -> int:
-        return self.chunks[-1].stop if self.chunks else 0
 
 
 class Library:
@@ -80,24 +45,13 @@ class Library:
         names: dict[str, list[str]] = {}
         for name, key in self.names().items():
             names.setdefault(key, []).append(name)
-        folders = [path for path in _listed(self.root) if KEY_PATTERN.fullmatch(path.name)]
-        found = [session for path in folders if (session := self._open(path, tuple(names.get(path.name, ()))))]
+        folders = [path for path in listed(self.root) if KEY_PATTERN.fullmatch(path.name)]
+        found = [session for path in folders if (session := open_session(path, tuple(names.get(path.name, ()))))]
         return sorted(found, key=lambda session: session.used, reverse=True)
 
     def get(self, key: str) -> Session | None:
         """One session by its key."""
-        return self._open(self.root / key, tuple(name for name, of in self.names().items() if of == key))
-
-    def _open(self, folder: Path, names: tuple[str, ...]) -> Session | None:
-        stat = _stat(folder / MANIFEST) or _stat(folder)
-        if stat is None:
-            return None
-        try:
-            return Session(folder, load_manifest(folder), None, stat.st_mtime, names)
-        except FileNotFoundError:
-            return Session(folder, None, "it has no manifest", stat.st_mtime, names)
-        except Damaged as fault:
-            return Session(folder, None, str(fault), stat.st_mtime, names)
+        return open_session(self.root / key, tuple(name for name, of in self.names().items() if of == key))
 
     def best(self, computation: Mapping[str, Any], ids: np.ndarray, key: str = "") -> Match | None:
         """The session with the most whole chunks in common with ids, its last one only when it ends the text too.
@@ -125,7 +79,7 @@ class Library:
     def names(self) -> dict[str, str]:
         """What users call sessions: name → key."""
         found = {}
-        for path in _listed(self.root / "names"):
+        for path in listed(self.root / "names"):
             try:
                 key = path.read_text(encoding="ascii").strip()
             except (OSError, ValueError):
@@ -225,26 +179,12 @@ class Library:
 
     def sweep(self) -> None:
         """Remove what killed processes left: folders on their way out, and sessions that hold no chunk, unless someone writes them."""
-        for path in _listed(self.root):
+        for path in listed(self.root):
             if path.name.endswith(".gone"):
                 shutil.rmtree(path, ignore_errors=True)
         for session in self.sessions():
             if session.manifest is None and not list(session.folder.glob("*.safetensors")) and time.time() - session.used > 60:
                 self.remove(session)
-
-
-def damage(session: Session) -> str | None:
-    """What is wrong with a session, every byte of it read; None when nothing is."""
-    if session.manifest is None:
-        return session.fault
-    for chunk in session.manifest.chunks:
-        try:
-            size, checksum = (session.folder / chunk.name).stat().st_size, file_checksum(session.folder / chunk.name)
-        except OSError as fault:
-            return f"{chunk.name}: {fault.strerror}"
-        if (size, checksum) != (chunk.size_bytes, chunk.checksum):
-            return f"{chunk.name} does not have the content it was written with"
-    return None
 
 
 def require_name(name: str) -> str:
@@ -254,26 +194,6 @@ def require_name(name: str) -> str:
             f"a session cannot be called {name!r}", "letters, digits, '.', '_' and '-', at most 64; not 16 hex digits, as keys are"
         )
     return name
-
-
-def total_bytes(sessions: Iterable[Session]) -> int:
-    """Bytes on the disk; a chunk that several sessions share counts once."""
-    return sum({(stat.st_dev, stat.st_ino): stat.st_size for session in sessions for stat in session.files()}.values())
-
-
-def private_folder(path: Path) -> Path:
-    """A folder for its owner alone, made with its parents. Raises OSError."""
-    for part in [*reversed(path.parents), path]:
-        if not part.exists():
-            part.mkdir(exist_ok=True, mode=0o700)
-    return path
-
-
-def existing(path: Path) -> Path:
-    """The nearest folder that exists."""
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return path
 
 
 def _common(manifest: Manifest, ids: np.ndarray, same: bool) -> tuple[Chunk, ...]:
@@ -286,17 +206,3 @@ def _common(manifest: Manifest, ids: np.ndarray, same: bool) -> tuple[Chunk, ...
             break
         found.append(chunk)
     return tuple(found)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(Path(entry.path) for entry in os.scandir(folder))
-    except OSError:
-        return []
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
