@@ -60,6 +60,8 @@ class Engine:
         self.prefilled_tokens = 0
         self.watch: Watch | None = None
         self._answering = False
+        # ids of a kept answer that the store does not hold yet; they go before the next suffix
+        self._unread: list[int] = []
 
     @property
     def cached_len(self) -> int:
@@ -215,11 +217,12 @@ class Engine:
         sampling: Sampling = Sampling(),
         stop_ids: frozenset[int] = frozenset(),
         on_suffix: Callable[[], None] | None = None,
+        keep: bool = False,
     ) -> Iterator[int]:
         """Yield the answer to prefix + suffix, id by id, without the stop id.
 
-        When it ends, or is closed, suffix and answer are dropped and the prefix stays. on_suffix is called once the
-        suffix has been read.
+        When it ends, or is closed, suffix and answer are dropped and the prefix stays. keep: they become part of the
+        prefix instead, as far as they were yielded. on_suffix is called once the suffix has been read.
         """
         if len(suffix) == 0:
             raise ValueError("suffix must hold at least one id")
@@ -227,15 +230,30 @@ class Engine:
             raise RuntimeError("the last answer is still open: close its generator first")
         prefix, self.finish_reason, self._answering = self.cached_len, None, True
         sampler = Sampler(sampling, self.model.device)
+        suffix, answer, read = [*self._unread, *suffix], [], False
         try:
             self.warm_up(prefix + len(suffix) + max_tokens)
             self._read_suffix(suffix)
+            read = True
             if on_suffix:
                 on_suffix()
-            yield from self._decode(self._hidden, max_tokens, sampler, stop_ids)
+            for token in self._decode(self._hidden, max_tokens, sampler, stop_ids):
+                answer.append(token)
+                yield token
         finally:
             self.runtime.decode_step, self._answering = None, False
-            self._cut(prefix)
+            if keep and read:
+                # the last id was not run through the model, or one after it was
+                held = min(self.cached_len, prefix + len(suffix) + len(answer))
+                self._cut(held)
+                self._unread = answer[held - prefix - len(suffix) :]
+            else:
+                self._cut(prefix)
+
+    def rewind(self, tokens: int) -> None:
+        """Keep the first `tokens` tokens of the prefix. Raises ValueError when it holds fewer."""
+        self._cut(tokens)
+        self._unread = []
 
     def _read_suffix(self, suffix: Sequence[int]) -> None:
         self.runtime.watch = self.watch

@@ -76,8 +76,12 @@ class Reading:
         max_tokens: int | None = None,
         on_text: Callable[[str], None] | None = None,
         enough: Callable[[str], bool] | None = None,
+        suffix: Sequence[int] | None = None,
+        keep: bool = False,
     ) -> Answer:
         """Ask one question.
+
+        suffix: ids in place of the question. keep: question and answer become part of what is held.
 
         on_text: gets complete characters as they come, the same text as the answer's.
         enough: asked with the text so far after each token; True ends the answer.
@@ -93,8 +97,8 @@ class Reading:
                 on_text(text)
 
         began, first, count = time.monotonic(), None, 0
-        suffix, limit = self.prompt.suffix_ids(question), max_tokens or options.max_tokens
-        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids)
+        suffix, limit = suffix or self.prompt.suffix_ids(question), max_tokens or options.max_tokens
+        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids, keep=keep)
         # closed before the engine is, whatever stops the answer
         with closing(ids):
             for token in ids:
@@ -198,6 +202,7 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
     settings = attention_settings(options)
     with terminal.phase(f"loading {files.name}"):
         from hipcli.devices import untested
+        from hipcli.dtype_probe import settled_dtype
         from hipcli.engine import Engine
         from hipcli.model import load_model
 
@@ -206,7 +211,8 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
             terminal.warn(notice)
         if device == "cpu" and options.dtype == "float16":
             terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
-        model = load_model(files.path, name=files.name, device=device, dtype=options.dtype, backend=options.backend)
+        dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
+        model = load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
         engine = Engine(model, settings, on_notice=terminal.warn)
     try:
         yield model, engine
