@@ -48,23 +48,36 @@ def settled_dtype(folder: Path) -> str:
     A busy machine may measure otherwise from one run to the next, and what was read in one format is of no use in the
     other. folder: where the choice is kept, one file for each kind of CPU and version of torch.
     """
-    path = folder / f"cpu-format-{hashlib.sha256('|'.join(_machine()).encode()).hexdigest()[:16]}"
-    with suppress(OSError, ValueError):
-        if (known := path.read_text(encoding="ascii").strip()) in ("float32", "bfloat16"):
-            return known
-    chosen = str(choose_dtype("cpu")).removeprefix("torch.")
+    if known := remembered_dtype(folder):
+        return known
+    path, chosen = _memory(folder), str(choose_dtype("cpu")).removeprefix("torch.")
     scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as out:
             out.write(chosen + "\n")
+        if remembered_dtype(folder) is None:
+            # a damaged file would never be replaced
+            path.unlink(missing_ok=True)
         # of several processes that measure at once the first one decides
         with suppress(FileExistsError):
             os.link(scratch, path)
-        chosen = path.read_text(encoding="ascii").strip()
+        chosen = remembered_dtype(folder) or chosen
     with suppress(OSError):
         scratch.unlink()
     return chosen
+
+
+def remembered_dtype(folder: Path) -> str | None:
+    """What `settled_dtype` chose on this machine, None when it was not asked yet."""
+    with suppress(OSError, ValueError):
+        if (known := _memory(folder).read_text(encoding="ascii").strip()) in ("float32", "bfloat16"):
+            return known
+    return None
+
+
+def _memory(folder: Path) -> Path:
+    return folder / f"cpu-format-{hashlib.sha256('|'.join(_machine()).encode()).hexdigest()[:16]}"
 
 
 def _machine() -> list[str]:

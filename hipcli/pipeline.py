@@ -265,11 +265,10 @@ def _prefill(engine: Engine, ids: list[int], room: int, session: SessionKeeper |
     reused = restore(engine, session, len(ids) + room, terminal) if session else 0
     began, rest = time.monotonic(), ids[reused:]
     if rest:
-        with terminal.phase("prefill", len(ids), "tokens", long=True) as phase:
-            phase.to(reused)
+        with terminal.phase("prefill", len(rest), "tokens", long=True) as phase:
 
             def on_chunk(done: int, total: int) -> None:
-                phase.to(reused + done)
+                phase.to(done)
                 if session:
                     session.stored(engine.cached_len)
 

@@ -216,7 +216,7 @@ def test_strict_ends_with_6_when_a_page_is_lost(hip, pdf, tmp_path):
 def test_doctor_reports_as_lines_and_as_json(hip, tiny_model):
     record = json.loads(hip("doctor", "--json", HOME=str(tiny_model.parent)).stdout)
     checks = {check["name"]: check for check in record["checks"]}
-    assert {"python", "torch", "transformers", "memory", "data folder", "model", "terminal"} <= checks.keys()
+    assert {"python", "torch", "transformers", "memory", "data folder", "sessions", "model", "terminal"} <= checks.keys()
     assert checks["model"]["state"] == "ok" and "~/tiny" in checks["model"]["detail"]
     broken = hip("doctor", HIP_DATA_DIR="book.txt/data")
     assert broken.returncode == 1 and b"fail  data folder" in broken.stdout and b"try: " in broken.stdout

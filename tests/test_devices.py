@@ -145,3 +145,20 @@ def test_a_run_shows_what_it_planned_and_what_it_took(hip):
     shown = hip("ask", "book.txt", "Who?", "--max-tokens", "3", "--verbose").stderr
     assert "on cpu): " in shown and "chunks of 1,024" in shown and "(planned " in shown
     assert "preparing the GPU" not in shown
+
+
+def test_a_busy_machine_does_not_change_the_number_format(tmp_path, monkeypatch):
+    """What was read in one format is of no use in another, so the first measurement stands."""
+    from hipcli import dtype_probe
+
+    monkeypatch.setattr(dtype_probe, "choose_dtype", lambda device: torch.bfloat16)
+    assert dtype_probe.remembered_dtype(tmp_path / "cache") is None
+    assert dtype_probe.settled_dtype(tmp_path / "cache") == "bfloat16"
+    monkeypatch.setattr(dtype_probe, "choose_dtype", lambda device: torch.float32)
+    assert dtype_probe.settled_dtype(tmp_path / "cache") == "bfloat16"
+    (path,) = (tmp_path / "cache").iterdir()
+    path.unlink()
+    path.write_text("nonsense")
+    assert dtype_probe.settled_dtype(tmp_path / "cache") == dtype_probe.remembered_dtype(tmp_path / "cache") == "float32"
+    (tmp_path / "file").touch()
+    assert dtype_probe.settled_dtype(tmp_path / "file" / "cache") == "float32"

@@ -202,9 +202,13 @@ def test_any_flipped_byte_of_a_manifest_is_found(reader):
 def test_a_session_under_another_key_is_refused(reader):
     ids = random_ids(2 * CHUNK)
     whole = reader(ids)
-    os.rename(whole.library.root / whole.key, whole.library.root / ("0" * 16))
-    assert "do not belong to its name" in whole.library.get("0" * 16).fault
-    assert reader(ids).reused == 0
+    other = reader(ids, computation="n")
+    root = whole.library.root
+    whole.library.remove(other.library.get(other.key))
+    os.rename(root / whole.key, root / other.key)
+    assert "do not belong to its name" in whole.library.get(other.key).fault
+    again = reader(ids, computation="n")
+    assert again.reused == 0 and f"the session {other.key} is refused: model was m and is n" in again.said[0]
 
 
 def test_a_name_stands_for_one_thing(reader):

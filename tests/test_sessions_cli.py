@@ -29,8 +29,8 @@ def prose(words: int, seed: int = 0) -> str:
 @pytest.fixture
 def env(tmp_path, tiny_model) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HIP_")}
-    (tmp_path / "book.txt").write_text(prose(2000))
-    (tmp_path / "more.txt").write_text(prose(600, seed=1))
+    (tmp_path / "book.txt").write_text(prose(600))
+    (tmp_path / "more.txt").write_text(prose(200, seed=1))
     folders = {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_CACHE_DIR": str(tmp_path / "cache")}
     return kept | folders | {"HIP_MODEL": str(tiny_model), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -151,7 +151,7 @@ def killed(env, cwd, moment) -> None:
 
 def test_killed_at_any_moment_the_next_run_goes_on(env, ask, tmp_path):
     """Kills spread over prefill and writing; each later run resumes behind what is on the disk, and says the same."""
-    (tmp_path / "book.txt").write_text(prose(8000))
+    (tmp_path / "book.txt").write_text(prose(3000))
     whole = ask("book.txt", HIP_CACHE_DIR="elsewhere")
     library, source, reached = Library(tmp_path / "cache"), random.Random(0), []
 
@@ -207,18 +207,18 @@ def mounted(folder: Path, options: str) -> None:
         pytest.skip("this user may not mount a file system")
 
 
-@pytest.mark.parametrize("size", ["64k", "700k"])
+@pytest.mark.parametrize("size", ["64k", "320k"])
 def test_a_full_disk_costs_one_warning(hip, ask, tmp_path, size):
-    """64k has no room for a chunk; 700k for one and not for the second, which the budget does not tell."""
+    """64k has no room for a chunk; 320k for one or two and not for all, which the budget does not tell."""
     mounted(small := tmp_path / "small", f"size={size}")
     try:
-        extra = {"HIP_CACHE_DIR": str(small), "HIP_CACHE_SIZE": "1GB" if size == "700k" else ""}
+        extra = {"HIP_CACHE_DIR": str(small), "HIP_CACHE_SIZE": "1GB" if size == "320k" else ""}
         done = hip("ask", "book.txt", "Who?", "--max-tokens", "8", **extra)
         assert done.returncode == 0 and done.stderr.count(b"warning") == 1 and b"is not saved" in done.stderr
         assert shown(done) == ask("book.txt")["answer"].translate(CLEAN)
         again = ask("book.txt", **extra)
         # what there was room for is whole, and is used
-        assert again["answer"] == ask("book.txt")["answer"] and counts(again)[0] == (1024 if size == "700k" else 0)
+        assert again["answer"] == ask("book.txt")["answer"] and (counts(again)[0] >= 1024) == (size == "320k")
         assert hip("sessions", "verify", **extra).returncode == 0
     finally:
         subprocess.run(["umount", str(small)])
@@ -240,7 +240,7 @@ def test_a_read_only_cache_is_read_and_not_written(hip, ask, tmp_path):
 
 
 def test_an_interrupted_prefill_keeps_its_chunks(env, tmp_path, ask):
-    (tmp_path / "book.txt").write_text(prose(20_000))
+    (tmp_path / "book.txt").write_text(prose(8000))
     child = subprocess.Popen(
         [HIP, "ask", "book.txt", "Who?"],
         env=env,

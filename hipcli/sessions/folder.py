@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hipcli.cache.files import file_checksum
 from hipcli.sessions.manifest import MANIFEST, Chunk, Damaged, Manifest, load_manifest
@@ -14,13 +15,17 @@ from hipcli.sessions.manifest import MANIFEST, Chunk, Damaged, Manifest, load_ma
 
 @dataclass(frozen=True)
 class Session:
-    """One session's folder. manifest: None when it is damaged, as `fault` says. used: seconds since 1970."""
+    """One session's folder. manifest: None when it is damaged, as `fault` says. used: seconds since 1970.
+
+    foreign_fields: of a manifest that belongs to another key.
+    """
 
     folder: Path
     manifest: Manifest | None
     fault: str | None
     used: float
     names: tuple[str, ...] = ()
+    foreign_fields: Mapping[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -57,7 +62,7 @@ def open_session(folder: Path, names: tuple[str, ...]) -> Session | None:
     except FileNotFoundError:
         return Session(folder, None, "it has no manifest", stat.st_mtime, names)
     except Damaged as fault:
-        return Session(folder, None, str(fault), stat.st_mtime, names)
+        return Session(folder, None, str(fault), stat.st_mtime, names, fault.fields)
 
 
 def damage(session: Session) -> str | None:

@@ -96,7 +96,9 @@ class SessionKeeper:
             match = self._best()
             own = self._library.get(self.key)
             if own is not None and own.fault and self._lock is not None and any(own.folder.glob("*.safetensors")):
-                self._warn(f"the session {self.key} is damaged: {own.fault}; the document is read again")
+                differing = differences(own.foreign_fields, self._fingerprint.fields) if own.foreign_fields else []
+                why = f"is refused: {differing[0]}" if differing else f"is damaged: {own.fault}"
+                self._warn(f"the session {self.key} {why}; the document is read again")
         return match
 
     def _best(self) -> Match | None:

@@ -22,7 +22,11 @@ MANIFEST = "manifest.json"
 
 
 class Damaged(Exception):
-    """A session that cannot be used, and why, as the end of a sentence."""
+    """A session that cannot be used, and why, as the end of a sentence. fields: that it claims, where they do not make its key."""
+
+    def __init__(self, why: str, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(why)
+        self.fields = fields
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def load_manifest(folder: Path) -> Manifest:
     except (ValueError, TypeError, KeyError, AttributeError):
         raise Damaged("its manifest is damaged") from None
     if manifest.key != folder.name or key_of(manifest.fields) != manifest.key:
-        raise Damaged("its fields do not belong to its name")
+        raise Damaged("its fields do not belong to its name", manifest.fields)
     if [chunk.start for chunk in manifest.chunks] != [0, *(chunk.stop for chunk in manifest.chunks)][: len(manifest.chunks)]:
         raise Damaged("its manifest has a gap between chunks")
     return manifest
