@@ -1,4 +1,4 @@
-"""Token ids in, token ids out: chunked prefill of a prefix that stays, answers whose tokens are dropped again.
+"""Token ids in, token ids out: chunked prefill of a prefix that stays, answers whose tokens are dropped again, or kept.
 
 Knows ids and models; no text, no tokenizer, no terminal.
 """

@@ -41,6 +41,7 @@ def reader(model, tmp_path):
         engine = Engine(model, settings, chunk_tokens=chunk)
         library = library or Library(tmp_path / "cache")
         texts = {"document": document.split("+"), "source types": [], "encoding": [], "file names": []}
+        texts["readers"] = {"version": 1} | ({"pypdf": "7"} if "b" in document else {})
         said, session = [], None
         if save:
             about = {"model": "tiny", "sources": ["book"]}

@@ -79,6 +79,9 @@ class SessionKeeper:
         for grows in ("document", "source types", "encoding", "file names"):
             if stored.get(grows) == now[grows][: len(stored.get(grows) or ())]:
                 stored[grows] = now[grows]
+        if (stored.get("readers") or {}).items() <= now["readers"].items():
+            # the first PDF brings the versions of its readers
+            stored["readers"] = now["readers"]
         if differing := differences(stored, now):
             raise UsageError(
                 f"the session {name!r} was made of something else: {differing[0]}",

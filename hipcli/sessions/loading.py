@@ -31,6 +31,9 @@ def load_chunks(match: Match, store: KVStore, on_tokens: Callable[[int, int], No
             file.copy_into(store, chunk.start)
         except (ValueError, OSError) as error:
             return str(error)
+        finally:
+            # pages of a mapping count as this process's memory
+            file.close()
         return None
 
     tokens = 0
@@ -41,8 +44,6 @@ def load_chunks(match: Match, store: KVStore, on_tokens: Callable[[int, int], No
                 break
             tokens = chunk.stop
             on_tokens(tokens, match.tokens)
-    for file in files:
-        file.close()
     store.claim(tokens)
     return tokens, fault
 
