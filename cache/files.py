@@ -19,6 +19,7 @@ import xxhash
 
 from hipcli.cache.base import KVStore, StoreShape
 
+_BLOCK_BYTES = 4 << 20
 _FORMAT_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
@@ -103,11 +104,12 @@ def _header(shape: StoreShape, tokens: int) -> bytes:
 
 def file_checksum(path: Path) -> str:
     """The checksum of a whole file, as in Written. Raises OSError."""
-    with open(path, "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return xxhash.xxh3_128_hexdigest(b"")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return xxhash.xxh3_128_hexdigest(content)
+    digest, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK_BYTES))
+    # read, not mapped: pages of a mapping would count as this process's memory
+    with open(path, "rb", buffering=0) as file:
+        while size := file.readinto(block):
+            digest.update(block[:size])
+    return digest.hexdigest()
 
 
 class TokenFile:
