@@ -20,7 +20,20 @@ from hipcli.console import Terminal, amount, visible, write_json, write_stdout
 from hipcli.errors import HipError
 from hipcli.models_command import home_short
 
-_NEEDED = ("torch", "transformers", "tokenizers", "tiktoken", "safetensors", "pypdf", "pypdfium2", "httpx", "chardet", "psutil")
+_NEEDED = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "tiktoken",
+    "safetensors",
+    "pypdf",
+    "pypdfium2",
+    "httpx",
+    "chardet",
+    "psutil",
+    "xxhash",
+    "prompt_toolkit",
+)
 _ROOM_BYTES = 2_000_000_000
 
 

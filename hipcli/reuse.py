@@ -54,8 +54,9 @@ def restore(engine: Engine, session: SessionKeeper, tokens: int, terminal: Termi
     if match is not None and match.session.manifest.chunk_tokens < engine.chunk_tokens and 2 * match.tokens < session.tokens:
         # its short chunks would slow down what is read anew by more than they save
         match = None
+    # what is told of the session must be so, whatever memory is free a moment later
+    engine.continue_chunks(match.session.manifest.chunk_tokens if match else engine.chunk_tokens)
     if match is not None:
-        engine.continue_chunks(match.session.manifest.chunk_tokens)
         with terminal.phase("loading the session", match.tokens, "tokens") as phase:
             session.load(match, phase.to)
         terminal.note(f"{session.reused:,} of {session.tokens:,} tokens reused, loaded in {duration(session.load_seconds)}")

@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -54,7 +55,8 @@ def reader(model, tmp_path):
                 pipeline._prefill(engine, ids, 64, session, Terminal(quiet=True))
             except Stopped:
                 pass
-            done = SimpleNamespace(said=said, engine=engine, library=library, key=session and session.key)
+            saved = session.saved_tokens if session else 0
+            done = SimpleNamespace(saved_at_prefill_end=saved, said=said, engine=engine, library=library, key=session and session.key)
             done.reused, done.prefilled = session.reused if session else 0, engine.prefilled_tokens
             if not stop_after:
                 done.logits = logits(engine)
@@ -288,3 +290,14 @@ def test_leftovers_of_a_killed_run_are_cleared(reader):
     assert reader(ids).reused == 2 * CHUNK
     assert not list(folder.glob("*.tmp")) and not (first.library.root / "abc.gone").exists()
     assert damage(first.library.get(first.key)) is None
+
+
+def test_a_slow_disk_holds_nothing_up(reader, monkeypatch):
+    """Each write waits for the disk a hundred times longer than a chunk takes: the prefill is over long before."""
+    ids, fsync = random_ids(10 * CHUNK), os.fsync
+    plain = reader(ids, save=False)
+    monkeypatch.setattr(os, "fsync", lambda handle: (time.sleep(0.1), fsync(handle)))
+    slow = reader(ids)
+    assert slow.saved_at_prefill_end < len(ids) and torch.equal(slow.logits, plain.logits)
+    held = slow.library.get(slow.key).manifest
+    assert held.complete and len(held.chunks) == 10 and slow.said == []

@@ -3,7 +3,8 @@
     python docs/results/session_kills.py samples/lighthouse.pdf "When was the lamp first lit?" --kills 10
 
 Each row: when it was killed, and the tokens that the session then had. They may never become fewer, the run that ends must
-start from the last of them, and its answer must be that of an uninterrupted run. Needs a model that is here already.
+start from the last of them, and its answer must be that of an uninterrupted run. A session that is whole is removed, so that
+later kills have something to interrupt. Needs a model that is here already.
 """
 
 import argparse
@@ -48,6 +49,11 @@ def main() -> None:
             print(json.dumps(row | {"damage": [fault for session in sessions if session.manifest and (fault := damage(session))]}))
             assert now >= saved, "a kill lost a chunk that was on the disk"
             saved = now
+            if saved == whole["session"]["tokens"] and number + 1 < given.kills:
+                # nothing is left to interrupt: begin anew
+                for session in sessions:
+                    library.remove(session)
+                saved = 0
         last = json.loads(subprocess.run(command, env=env, capture_output=True, check=True).stdout)
         same = last["answer"] == whole["answer"]
         print(json.dumps({"reused_tokens": last["session"]["reused_tokens"], "tokens": last["session"]["tokens"], "same_answer": same}))
