@@ -63,6 +63,20 @@ class KVStore(ABC):
             raise ValueError(f"there is room for {self._capacity} tokens, not for {max(self._lengths) + tokens}")
         self._lengths = [length + tokens for length in self._lengths]
 
+    def copy_out(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of held tokens [start, stop) in host memory, contiguous [KV, n, D].
+
+        Another thread may call it while later tokens are appended, as long as these stay.
+        """
+        keys, values = self.view(layer)
+        return keys[:, start:stop].to("cpu").contiguous(), values[:, start:stop].to("cpu").contiguous()
+
+    def copy_in(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put keys, values [KV, n, D] of host memory at positions `start` on, within the room; `claim` makes them count."""
+        held_keys, held_values = self.buffers(layer)
+        held_keys[:, start : start + keys.shape[1]].copy_(keys)
+        held_values[:, start : start + keys.shape[1]].copy_(values)
+
     def truncate(self, tokens: int) -> None:
         """Keep the first `tokens` tokens of every layer. Raises ValueError when fewer are held."""
         if not 0 <= tokens <= self.length:

@@ -97,8 +97,9 @@ def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
     if not (terminal.verbose or terminal.is_terminal):
         return
     timing, peak = reading.timing, peak_memory_bytes()
-    parts = [f"{len(reading.encoded.ids):,} document tokens", f"read at {timing['prefill_tokens_per_second']:,.0f} tokens/s"]
-    parts.append(f"in {duration(timing['prefill_seconds'])}")
+    parts = [f"{len(reading.encoded.ids):,} document tokens"]
+    if timing["prefill_seconds"]:
+        parts += [f"read at {timing['prefill_tokens_per_second']:,.0f} tokens/s", f"in {duration(timing['prefill_seconds'])}"]
     if answer.decode_rate:
         parts.append(f"answered at {answer.decode_rate:.1f} tokens/s")
     if peak:
@@ -137,6 +138,13 @@ def citation_record(citation: Citation) -> dict[str, Any]:
     return {name: getattr(citation, name) for name in ("source", "page", "label", "title", "quote", "start", "end")}
 
 
+def session_record(reading: Reading) -> dict[str, Any] | None:
+    """What was reused and what was computed, as counted; None when no session was wanted."""
+    if reading.session is None:
+        return None
+    return reading.session.record | {"prefilled_tokens": reading.engine.prefilled_tokens}
+
+
 def run_record(reading: Reading) -> dict[str, Any]:
     """What a run was made with: document, model, attention, warnings, version."""
     options, model = reading.options, reading.model
@@ -144,6 +152,7 @@ def run_record(reading: Reading) -> dict[str, Any]:
         "document": document_record(reading.document, reading.encoded),
         "model": {"name": reading.files.name, "origin": reading.files.origin, "dtype": model.dtype_name, "device": model.device},
         "attention": reading.engine.attention,
+        "session": session_record(reading),
         "sampling": {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed},
         "warnings": list(reading.document.warnings),
         "hip_version": __version__,

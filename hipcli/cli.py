@@ -29,10 +29,12 @@ from hipcli.config import (
     Shape,
     Sources,
 )
-from hipcli.config import Attentions, Data, Pack, Samples, Scoring, Suites, Tasks, Texts
+from hipcli.config import Attentions, Data, NoSession, Pack, Samples, Scoring, SessionName, Suites, Tasks, Texts
 from hipcli.config import SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
 from hipcli.console import Terminal
+from hipcli.errors import UsageError
 from hipcli.models_command import models_app
+from hipcli.sessions_command import sessions_app
 
 Work = Callable[[], Optional[int]]
 
@@ -46,6 +48,7 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 app.add_typer(models_app, name="models")
+app.add_typer(sessions_app, name="sessions")
 
 
 def _version(wanted: bool) -> None:
@@ -68,6 +71,7 @@ def _ask(
     arguments: SourcesAndQuestion = None,
     question: Question = None,
     questions: Questions = None,
+    out: Out = None,
     file: Files = None,
     model: Model = None,
     max_tokens: MaxTokens = 256,
@@ -92,6 +96,8 @@ def _ask(
     quiet: Quiet = False,
     verbose: Verbose = False,
     offline: Offline = False,
+    session: SessionName = None,
+    no_session: NoSession = False,
 ) -> Work:
     """Answer a question about documents, naming the pages."""
     given = locals()
@@ -100,11 +106,13 @@ def _ask(
         from hipcli import ask, questions as many
         from hipcli.pipeline import RunOptions
 
+        if out is not None and questions is None:
+            raise UsageError("--out keeps the answers of --questions", "redirect a single answer: hip ask … > FILE")
         sources, asked = ask.split_arguments(arguments or [], file or [], question, questions)
         options = RunOptions.chosen(sources, given, stream=not no_stream)
         terminal = Terminal(quiet=quiet, verbose=verbose, as_json=as_json)
         if questions is not None:
-            many.ask_all(options, many.load_questions(questions), terminal, check)
+            many.ask_all(options, many.load_questions(questions), terminal, check, out)
         else:
             ask.ask(options, asked, terminal, check)
 
@@ -137,6 +145,8 @@ def _summarize(
     quiet: Quiet = False,
     verbose: Verbose = False,
     offline: Offline = False,
+    session: SessionName = None,
+    no_session: NoSession = False,
 ) -> Work:
     """Summarise documents, showing that every page was covered."""
     given = locals()
@@ -147,6 +157,45 @@ def _summarize(
 
         options = RunOptions.chosen([*(file or []), *(sources or [])], given)
         summarize(options, spans, Terminal(quiet=quiet, verbose=verbose, as_json=as_json))
+
+    return work
+
+
+@app.command("chat", epilog="Example:  hip chat samples/lighthouse.pdf")
+def _chat(
+    sources: Sources = None,
+    file: Files = None,
+    model: Model = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = None,
+    system: System = None,
+    dense: Dense = False,
+    dense_below: DenseBelow = None,
+    preset: Preset = "auto",
+    backend: Backend = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    encoding: Encoding = None,
+    type: Type = None,
+    as_json: Json = False,
+    strict: Strict = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    offline: Offline = False,
+    session: SessionName = None,
+    no_session: NoSession = False,
+) -> Work:
+    """Talk about documents: one question after the other, the earlier ones in mind."""
+    given = locals()
+
+    def work() -> None:
+        from hipcli.chat import chat
+        from hipcli.pipeline import RunOptions
+
+        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
+        chat(options, Terminal(quiet=quiet, verbose=verbose, as_json=as_json))
 
     return work
 

@@ -1,6 +1,8 @@
 """What a user can set: environment variables, read here alone, and the options that commands share.
 
     HIP_DATA_DIR              where models are kept
+    HIP_CACHE_DIR             where sessions are kept
+    HIP_CACHE_SIZE            bytes that sessions may take: 20GB, 500MB
     HIP_MODEL                 the model used when --model is not given
     HIP_OFFLINE               truthy: never use the network (HF_HUB_OFFLINE counts too)
     HIP_DEBUG                 truthy: show tracebacks and library warnings
@@ -12,6 +14,7 @@ Knows nothing of what is done with them; a command lets its flag win over the va
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_args
 
@@ -28,15 +31,50 @@ def _truthy(name: str) -> bool:
 
 def data_dir() -> Path:
     """Folder that holds the models; it need not exist yet."""
-    chosen = os.environ.get("HIP_DATA_DIR")
-    if chosen:
-        try:
-            return Path(chosen).expanduser().absolute()
-        except RuntimeError:
-            raise UsageError(f"HIP_DATA_DIR names the home of a user who does not exist: {chosen}") from None
+    if chosen := _folder("HIP_DATA_DIR"):
+        return chosen
     from platformdirs import user_data_path
 
     return user_data_path("hip")
+
+
+def cache_dir() -> Path:
+    """Folder that holds sessions and what else can be made anew; it need not exist yet."""
+    if chosen := _folder("HIP_CACHE_DIR"):
+        return chosen
+    from platformdirs import user_cache_path
+
+    return user_cache_path("hip")
+
+
+def cache_budget() -> int | None:
+    """Bytes that sessions may take, None for the default; raises UsageError."""
+    chosen = os.environ.get("HIP_CACHE_SIZE")
+    return parse_size(chosen, "HIP_CACHE_SIZE") if chosen else None
+
+
+def _folder(name: str) -> Path | None:
+    chosen = os.environ.get(name)
+    try:
+        return Path(chosen).expanduser().absolute() if chosen else None
+    except RuntimeError:
+        raise UsageError(f"{name} names the home of a user who does not exist: {chosen}") from None
+
+
+def parse_size(text: str, name: str) -> int:
+    """Bytes of "20GB", "512 MB" or "1000"; units of 1000. Raises UsageError that says `name`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?", text.strip().upper())
+    if not match:
+        raise UsageError(f"{name} must be a size like 20GB or 500MB, got {text!r}")
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2] or " "))
+
+
+def parse_age(text: str, name: str) -> float:
+    """Seconds of "30d", "12h", "45min" or "2w". Raises UsageError that says `name`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)", text.strip().lower())
+    if not match:
+        raise UsageError(f"{name} must be an age like 30d, 12h or 2w, got {text!r}")
+    return float(match[1]) * {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}[match[2]]
 
 
 def default_model() -> str | None:
@@ -136,4 +174,10 @@ Attentions = Annotated[
     Optional[list[str]], _option("--attention", metavar="NAME", help="dense, auto or a preset (default:keep=4K); may be repeated.")
 ]
 Scoring = Annotated[Optional[Literal["pass", "greedy", "both"]], _option("--scoring", help="One pass, decoding, or both.")]
+SessionName = Annotated[Optional[str], _option("--session", metavar="NAME", help="Keep what is read under this name.")]
+NoSession = Annotated[bool, typer.Option("--no-session", help="Neither use nor keep what was read before.")]
+MaxSize = Annotated[Optional[str], _option("--max-size", metavar="SIZE", help="What all may take: 20GB, 500MB.")]
+OlderThan = Annotated[Optional[str], _option("--older-than", metavar="AGE", help="Those not used for so long: 30d, 12h.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Data = Annotated[Optional[str], _option("--data", metavar="DIR", help="Data files of LongBench, InfiniteBench or RULER.")]

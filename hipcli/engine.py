@@ -1,4 +1,4 @@
-"""Token ids in, token ids out: chunked prefill of a prefix that stays, answers whose tokens are dropped again.
+"""Token ids in, token ids out: chunked prefill of a prefix that stays, answers whose tokens are dropped again, or kept.
 
 Knows ids and models; no text, no tokenizer, no terminal.
 """
@@ -33,7 +33,7 @@ class Engine:
 
     finish_reason: of the last answer, "stop" or "length". chunk_tokens: length of a prefill's chunks, a multiple of 64;
     `prefill` chooses it from the memory that is free unless it was given. on_notice: gets what a user should know.
-    watch: is shown the queries and keys of every layer while a question is read (attention.AttentionRuntime), never of the
+    prefilled_tokens: run through the model by prefills so far. watch: is shown the queries and keys of every layer while a question is read (attention.AttentionRuntime), never of the
     prefix.
     """
 
@@ -58,8 +58,11 @@ class Engine:
         # until a plan knows better: what runs at nearly full speed on every GPU
         self.chunk_tokens = 8192 if len(self._chunk_lengths) > 1 else self._chunk_lengths[0]
         self.finish_reason: str | None = None
+        self.prefilled_tokens = 0
         self.watch: Watch | None = None
         self._answering = False
+        # ids of a kept answer that the store does not hold yet; they go before the next suffix
+        self._unread: list[int] = []
 
     @property
     def cached_len(self) -> int:
@@ -105,7 +108,16 @@ class Engine:
         of all of it exceed the memory there is. An interrupted prefill keeps its whole chunks. When memory ends on the
         way all the same, it goes on with shorter chunks.
         """
-        plan = self.plan(self.cached_len + len(ids) + room)
+        self.make_room(self.cached_len + len(ids) + room)
+        before = self.prefilled_tokens
+        for done in self._forward_chunks(ids):
+            self.prefilled_tokens = before + done
+            if on_chunk:
+                on_chunk(done, len(ids))
+
+    def make_room(self, tokens: int) -> None:
+        """Memory for `tokens` tokens in all, and the chunk length that fits beside them. Raises DoesNotFit."""
+        plan = self.plan(tokens)
         if not plan.fits:
             raise self._does_not_fit(plan)
         self.chunk_tokens = plan.chunk_tokens
@@ -113,9 +125,11 @@ class Engine:
             self.store.reserve(plan.tokens)
         except MemoryError as error:
             raise self._does_not_fit(plan) from error
-        for done in self._forward_chunks(ids):
-            if on_chunk:
-                on_chunk(done, len(ids))
+
+    def continue_chunks(self, length: int) -> None:
+        """Cut later tokens as a prefix was cut that comes from elsewhere, so that the result is the same bit for bit."""
+        self._chunk_lengths = tuple(known for known in self._chunk_lengths if known <= length) or (length,)
+        self.chunk_tokens = min(self.chunk_tokens, length)
 
     def _does_not_fit(self, plan: MemoryPlan) -> DoesNotFit:
         need, have = plan.peak_bytes / 2**30, plan.available_bytes / 2**30
@@ -204,11 +218,12 @@ class Engine:
         sampling: Sampling = Sampling(),
         stop_ids: frozenset[int] = frozenset(),
         on_suffix: Callable[[], None] | None = None,
+        keep: bool = False,
     ) -> Iterator[int]:
         """Yield the answer to prefix + suffix, id by id, without the stop id.
 
-        When it ends, or is closed, suffix and answer are dropped and the prefix stays. on_suffix is called once the
-        suffix has been read.
+        When it ends, or is closed, suffix and answer are dropped and the prefix stays. keep: they become part of the
+        prefix instead, as far as they were yielded. on_suffix is called once the suffix has been read.
         """
         if len(suffix) == 0:
             raise ValueError("suffix must hold at least one id")
@@ -216,15 +231,30 @@ class Engine:
             raise RuntimeError("the last answer is still open: close its generator first")
         prefix, self.finish_reason, self._answering = self.cached_len, None, True
         sampler = Sampler(sampling, self.model.device)
+        suffix, answer, read = [*self._unread, *suffix], [], False
         try:
             self.warm_up(prefix + len(suffix) + max_tokens)
             self._read_suffix(suffix)
+            read = True
             if on_suffix:
                 on_suffix()
-            yield from self._decode(self._hidden, max_tokens, sampler, stop_ids)
+            for token in self._decode(self._hidden, max_tokens, sampler, stop_ids):
+                answer.append(token)
+                yield token
         finally:
             self.runtime.decode_step, self._answering = None, False
-            self._cut(prefix)
+            if keep and read:
+                # the last id was not run through the model, or one after it was
+                held = min(self.cached_len, prefix + len(suffix) + len(answer))
+                self._cut(held)
+                self._unread = answer[held - prefix - len(suffix) :]
+            else:
+                self._cut(prefix)
+
+    def rewind(self, tokens: int) -> None:
+        """Keep the first `tokens` tokens of the prefix. Raises ValueError when it holds fewer."""
+        self._cut(tokens)
+        self._unread = []
 
     def _read_suffix(self, suffix: Sequence[int]) -> None:
         with self._as_question():

@@ -17,7 +17,7 @@ class RunOptions:
     """What the user asked for, checked; raises UsageError.
 
     model: None means HIP_MODEL or the default. dense_below: tokens, None means the model's own limit. device: "auto" is
-    a GPU where there is one. dtype: "auto" is what the device multiplies fastest.
+    a GPU where there is one. dtype: "auto" is what the device multiplies fastest. session: the user's name for what is kept.
     """
 
     sources: tuple[str, ...]
@@ -40,6 +40,8 @@ class RunOptions:
     strict: bool = False
     stream: bool = True
     offline: bool = False
+    session: str | None = None
+    no_session: bool = False
 
     @classmethod
     def chosen(cls, sources: Sequence[str], given: dict[str, Any], **more: Any) -> RunOptions:
@@ -59,6 +61,8 @@ class RunOptions:
         _require(finite, "--temperature", "0 or more", self.temperature)
         _require(0 < self.top_p <= 1, "--top-p", "above 0 and at most 1", self.top_p)
         _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", "0 or more, below 2^63", self.seed)
+        if self.session is not None and self.no_session:
+            raise UsageError("give either --session or --no-session, not both")
         for name, allowed in (("device", DEVICES), ("dtype", DTYPES)):
             _require(getattr(self, name) in allowed, f"--{name}", f"one of {', '.join(allowed)}", getattr(self, name))
         _require(self.dense_below is None or self.dense_below >= 0, "--dense-below", "0 or more", self.dense_below)

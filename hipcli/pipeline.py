@@ -19,11 +19,13 @@ from hipcli.document import Document
 from hipcli.errors import InputError, ModelError, UsageError
 from hipcli.options import RunOptions
 from hipcli.page_selection import PageSelection
+from hipcli.reuse import ending, make_session, restore
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
     from hipcli.memory import MemoryPlan
     from hipcli.models import ModelFiles
+    from hipcli.sessions import SessionKeeper
     from hipcli.tokens import EncodedDocument, PromptParts, Tokenizer
 
     Room = Callable[[PromptParts, EncodedDocument], int]
@@ -61,6 +63,7 @@ class Reading:
     engine: Engine
     model: Any
     plan: MemoryPlan
+    session: SessionKeeper | None = None
     timing: dict[str, float] = field(default_factory=dict)
 
     def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Answer:
@@ -74,8 +77,12 @@ class Reading:
         max_tokens: int | None = None,
         on_text: Callable[[str], None] | None = None,
         enough: Callable[[str], bool] | None = None,
+        suffix: Sequence[int] | None = None,
+        keep: bool = False,
     ) -> Answer:
         """Ask one question.
+
+        suffix: ids in place of the question. keep: question and answer become part of what is held.
 
         on_text: gets complete characters as they come, the same text as the answer's.
         enough: asked with the text so far after each token; True ends the answer.
@@ -91,8 +98,8 @@ class Reading:
                 on_text(text)
 
         began, first, count = time.monotonic(), None, 0
-        suffix, limit = self.prompt.suffix_ids(question), max_tokens or options.max_tokens
-        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids)
+        suffix, limit = suffix or self.prompt.suffix_ids(question), max_tokens or options.max_tokens
+        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids, keep=keep)
         # closed before the engine is, whatever stops the answer
         with closing(ids):
             for token in ids:
@@ -214,6 +221,7 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
     settings = attention_settings(options)
     with terminal.phase(f"loading {files.name}"):
         from hipcli.devices import untested
+        from hipcli.dtype_probe import settled_dtype
         from hipcli.engine import Engine
         from hipcli.model import load_model
 
@@ -222,7 +230,8 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
             terminal.warn(notice)
         if device == "cpu" and options.dtype == "float16":
             terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
-        model = load_model(files.path, name=files.name, device=device, dtype=options.dtype, backend=options.backend)
+        dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
+        model = load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
         engine = Engine(model, settings, on_notice=terminal.warn)
     try:
         yield model, engine
@@ -254,10 +263,12 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
         spare = room(prompt, encoded) + options.max_tokens
         plan = engine.plan(len(ids) + spare)
         terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
-        timing |= _prefill(engine, ids, spare, terminal)
-        if model.device != "cpu":
-            timing |= _warm_up(engine, plan.tokens, terminal)
-        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, timing)
+        session = None if options.no_session else make_session(document, options, files, prompt, engine, ids, terminal)
+        with ending(session, terminal):
+            timing |= _prefill(engine, ids, spare, session, terminal)
+            if model.device != "cpu":
+                timing |= _warm_up(engine, plan.tokens, terminal)
+            yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, session, timing)
 
 
 def plan_line(plan: MemoryPlan) -> str:
@@ -268,12 +279,25 @@ def plan_line(plan: MemoryPlan) -> str:
     )
 
 
-def _prefill(engine: Engine, ids: list[int], room: int, terminal: Terminal) -> dict[str, float]:
-    began = time.monotonic()
-    with terminal.phase("prefill", len(ids), "tokens", long=True) as phase:
-        engine.prefill(ids, on_chunk=phase.to, room=room)
+def _prefill(engine: Engine, ids: list[int], room: int, session: SessionKeeper | None, terminal: Terminal) -> dict[str, float]:
+    """Fill the engine with ids: from a session what it holds, by computing what it does not."""
+    reused = restore(engine, session, len(ids) + room, terminal) if session else 0
+    began, rest = time.monotonic(), ids[reused:]
+    if rest:
+        with terminal.phase("prefill", len(rest), "tokens", long=True) as phase:
+
+            def on_chunk(done: int, total: int) -> None:
+                phase.to(done)
+                if session:
+                    session.stored(engine.cached_len)
+
+            engine.prefill(rest, on_chunk=on_chunk, room=room)
+    if session:
+        session.read_whole()
     seconds = time.monotonic() - began
-    return {"prefill_seconds": seconds, "prefill_tokens_per_second": len(ids) / max(seconds, 1e-9)}
+    rate = len(rest) / max(seconds, 1e-9) if rest else 0.0
+    spent = {"prefill_seconds": seconds if rest else 0.0, "prefill_tokens_per_second": rate}
+    return spent | ({"restore_seconds": session.load_seconds} if session else {})
 
 
 def _warm_up(engine: Engine, tokens: int, terminal: Terminal) -> dict[str, float]:

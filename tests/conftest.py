@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
 # from the repository root `import kernels` would find our folder in place of the Hub package
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]
+
+
+# sessions of tests never reach the user's own cache, whatever a test's environment leaves out
+_CACHE = tempfile.mkdtemp(prefix="hip-tests-")
+os.environ["HIP_CACHE_DIR"] = _CACHE
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 
 def has_nvidia_driver() -> bool:

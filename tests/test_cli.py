@@ -20,7 +20,12 @@ TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. " * 12
 def hip(tmp_path, request):
     """Runs the installed command in tmp_path; the tiny model is there for tests that ask for it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HIP_") and name != "NO_COLOR"}
-    env = kept | {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    env = kept | {
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "HIP_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     if "tiny_model" in request.fixturenames:
         env["HIP_MODEL"] = str(request.getfixturevalue("tiny_model"))
     (tmp_path / "book.txt").write_text(TEXT)
@@ -212,7 +217,7 @@ def test_strict_ends_with_6_when_a_page_is_lost(hip, pdf, tmp_path):
 def test_doctor_reports_as_lines_and_as_json(hip, tiny_model):
     record = json.loads(hip("doctor", "--json", HOME=str(tiny_model.parent)).stdout)
     checks = {check["name"]: check for check in record["checks"]}
-    assert {"python", "torch", "transformers", "memory", "data folder", "model", "terminal"} <= checks.keys()
+    assert {"python", "torch", "transformers", "memory", "data folder", "sessions", "model", "terminal"} <= checks.keys()
     assert checks["model"]["state"] == "ok" and "~/tiny" in checks["model"]["detail"]
     broken = hip("doctor", HIP_DATA_DIR="book.txt/data")
     assert broken.returncode == 1 and b"fail  data folder" in broken.stdout and b"try: " in broken.stdout
