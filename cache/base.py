@@ -93,6 +93,11 @@ class KVStore(ABC):
         """Bytes set aside for K and V."""
         return self._capacity * self.shape.bytes_per_token
 
+    @property
+    def device_bytes(self) -> int:
+        """Bytes set aside on `shape.device`."""
+        return self.allocated_bytes
+
     @abstractmethod
     def check_integrity(self) -> None:
         """Raise RuntimeError when layers disagree on their length or exceed their room."""

@@ -154,6 +154,16 @@ class HostStore(KVStore):
         for stage in self._stages:
             stage.held = min(stage.held, tokens)
 
+    @property
+    def device_bytes(self) -> int:
+        return STAGES * self.allocated_bytes // self.shape.layers if self._stages else 0
+
+    def copy_out(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._on_gpu:
+            self._outward.synchronize()
+        keys, values = self._segments[layer]
+        return keys.tensor[:, start:stop].contiguous(), values.tensor[:, start:stop].contiguous()
+
     def check_integrity(self) -> None:
         if len(set(self._lengths)) != 1:
             raise RuntimeError(f"layers hold different numbers of tokens: {sorted(set(self._lengths))}")

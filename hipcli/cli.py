@@ -5,38 +5,16 @@ handling. Imports nothing heavy: `hip --help` needs typer and rich only.
 """
 
 import sys
-from collections.abc import Callable
-from typing import Annotated, Optional
+from typing import Annotated, Any
 
 import typer
 
-from hipcli import __version__, faults
-from hipcli.config import Backend, Check, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model
-from hipcli.config import (
-    NoMarks,
-    NoStream,
-    Offline,
-    Out,
-    Pages,
-    Parts,
-    PasswordFile,
-    Plot,
-    Preset,
-    Question,
-    Questions,
-    Quiet,
-    Seed,
-    Shape,
-    Sources,
-)
-from hipcli.config import Attentions, Data, NoSession, Pack, Samples, Scoring, SessionName, Suites, Tasks, Texts
-from hipcli.config import SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
+from hipcli import __version__, config, faults
+from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES, VERBOSE, Work, takes
 from hipcli.console import Terminal
 from hipcli.errors import UsageError
 from hipcli.models_command import models_app
 from hipcli.sessions_command import sessions_app
-
-Work = Callable[[], Optional[int]]
 
 app = typer.Typer(
     name="hip",
@@ -66,51 +44,36 @@ def _root(
         typer.echo(context.get_help())
 
 
+def _terminal(given: dict[str, Any]) -> Terminal:
+    return Terminal(quiet=given["quiet"], verbose=given.get("verbose", False), as_json=given["as_json"])
+
+
+def _sources(given: dict[str, Any]) -> list[str]:
+    return [*(given["file"] or []), *(given["sources"] or [])]
+
+
+ASKED = {
+    "arguments": (config.SourcesAndQuestion, None),
+    "question": (config.Question, None),
+    "questions": (config.Questions, None),
+    "out": (config.Out, None),
+}
+
+
 @app.command("ask", epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"')
-def _ask(
-    arguments: SourcesAndQuestion = None,
-    question: Question = None,
-    questions: Questions = None,
-    out: Out = None,
-    file: Files = None,
-    model: Model = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    system: System = None,
-    dense: Dense = False,
-    dense_below: DenseBelow = None,
-    preset: Preset = "auto",
-    backend: Backend = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    encoding: Encoding = None,
-    type: Type = None,
-    pages: Pages = None,
-    password_file: PasswordFile = None,
-    no_stream: NoStream = False,
-    check: Check = False,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    offline: Offline = False,
-    session: SessionName = None,
-    no_session: NoSession = False,
-) -> Work:
+@takes(ASKED, FILES, RUN, {"no_stream": (config.NoStream, False), "check": (config.Check, False)})
+def _ask(given: dict[str, Any]) -> Work:
     """Answer a question about documents, naming the pages."""
-    given = locals()
 
     def work() -> None:
         from hipcli import ask, questions as many
         from hipcli.pipeline import RunOptions
 
+        questions, out, check = given["questions"], given["out"], given["check"]
         if out is not None and questions is None:
             raise UsageError("--out keeps the answers of --questions", "redirect a single answer: hip ask … > FILE")
-        sources, asked = ask.split_arguments(arguments or [], file or [], question, questions)
-        options = RunOptions.chosen(sources, given, stream=not no_stream)
-        terminal = Terminal(quiet=quiet, verbose=verbose, as_json=as_json)
+        sources, asked = ask.split_arguments(given["arguments"] or [], given["file"] or [], given["question"], questions)
+        options, terminal = RunOptions.chosen(sources, given, stream=not given["no_stream"]), _terminal(given)
         if questions is not None:
             many.ask_all(options, many.load_questions(questions), terminal, check, out)
         else:
@@ -120,173 +83,90 @@ def _ask(
 
 
 @app.command("summarize", epilog="Example:  hip summarize samples/lighthouse.pdf")
-def _summarize(
-    sources: Sources = None,
-    file: Files = None,
-    spans: Spans = None,
-    model: Model = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    system: System = None,
-    dense: Dense = False,
-    dense_below: DenseBelow = None,
-    preset: Preset = "auto",
-    backend: Backend = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    encoding: Encoding = None,
-    type: Type = None,
-    pages: Pages = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    offline: Offline = False,
-    session: SessionName = None,
-    no_session: NoSession = False,
-) -> Work:
+@takes(SOURCES, {"spans": (config.Spans, None)}, RUN)
+def _summarize(given: dict[str, Any]) -> Work:
     """Summarise documents, showing that every page was covered."""
-    given = locals()
 
     def work() -> None:
         from hipcli.pipeline import RunOptions
         from hipcli.summarize import summarize
 
-        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
-        summarize(options, spans, Terminal(quiet=quiet, verbose=verbose, as_json=as_json))
+        summarize(RunOptions.chosen(_sources(given), given), given["spans"], _terminal(given))
 
     return work
 
 
 @app.command("chat", epilog="Example:  hip chat samples/lighthouse.pdf")
-def _chat(
-    sources: Sources = None,
-    file: Files = None,
-    model: Model = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    system: System = None,
-    dense: Dense = False,
-    dense_below: DenseBelow = None,
-    preset: Preset = "auto",
-    backend: Backend = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    encoding: Encoding = None,
-    type: Type = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    offline: Offline = False,
-    session: SessionName = None,
-    no_session: NoSession = False,
-) -> Work:
+@takes(SOURCES, RUN)
+def _chat(given: dict[str, Any]) -> Work:
     """Talk about documents: one question after the other, the earlier ones in mind."""
-    given = locals()
 
     def work() -> None:
         from hipcli.chat import chat
         from hipcli.pipeline import RunOptions
 
-        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
-        chat(options, Terminal(quiet=quiet, verbose=verbose, as_json=as_json))
+        chat(RunOptions.chosen(_sources(given), given), _terminal(given))
 
     return work
 
 
 @app.command("inspect", epilog="Example:  hip inspect samples/lighthouse.pdf")
-def _inspect(
-    sources: Sources = None,
-    file: Files = None,
-    model: Model = None,
-    dense: Dense = False,
-    preset: Preset = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    encoding: Encoding = None,
-    type: Type = None,
-    pages: Pages = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    offline: Offline = False,
-) -> Work:
+@takes(SOURCES, MODEL, DENSE, PRESET, MACHINE, PLACE, READING, OUTPUT, VERBOSE, OFFLINE)
+def _inspect(given: dict[str, Any]) -> Work:
     """Tell what was read of documents, and whether they fit."""
-    given = locals()
 
     def work() -> None:
         from hipcli.inspection import inspect
         from hipcli.pipeline import RunOptions
 
-        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
-        inspect(options, Terminal(quiet=quiet, verbose=verbose, as_json=as_json))
+        inspect(RunOptions.chosen(_sources(given), given), _terminal(given))
 
     return work
 
 
 @app.command("extract", epilog="Example:  hip extract samples/lighthouse.pdf")
-def _extract(
-    sources: Sources = None,
-    file: Files = None,
-    no_marks: NoMarks = False,
-    encoding: Encoding = None,
-    type: Type = None,
-    pages: Pages = None,
-    password_file: PasswordFile = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    offline: Offline = False,
-) -> Work:
+@takes(SOURCES, {"no_marks": (config.NoMarks, False)}, READING, OUTPUT, OFFLINE)
+def _extract(given: dict[str, Any]) -> Work:
     """Print the text of documents as a model would be given it."""
-    given = locals()
 
     def work() -> None:
         from hipcli.extraction import extract
         from hipcli.pipeline import RunOptions
 
-        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
-        extract(options, Terminal(quiet=quiet, as_json=as_json), marks=not no_marks)
+        extract(RunOptions.chosen(_sources(given), given), _terminal(given), marks=not given["no_marks"])
 
     return work
 
 
+MEASURED = {
+    "context": (config.Contexts, None),
+    "shape": (config.Shape, None),
+    "part": (config.Parts, None),
+    "minutes": (config.Minutes, 5.0),
+    "whole": (config.Whole, False),
+    "out": (config.Out, None),
+    "plot": (config.Plot, None),
+    "as_json": (config.Json, False),
+}
+SUITE = {
+    "suite": (config.Suites, None),
+    "task": (config.Tasks, None),
+    "samples": (config.Samples, None),
+    "pack": (config.Pack, None),
+    "text": (config.Texts, None),
+    "data": (config.Data, None),
+    "attention": (config.Attentions, None),
+    "scoring": (config.Scoring, None),
+    "check": (config.Check, False),
+    "seed": (config.Seed, None),
+    "dense_below": (config.DenseBelow, None),
+}
+
+
 @app.command("bench", epilog="Example:  hip bench --context 64K")
-def _bench(
-    context: Contexts = None,
-    suite: Suites = None,
-    task: Tasks = None,
-    samples: Samples = None,
-    pack: Pack = None,
-    text: Texts = None,
-    data: Data = None,
-    attention: Attentions = None,
-    scoring: Scoring = None,
-    check: Check = False,
-    seed: Seed = None,
-    dense_below: DenseBelow = None,
-    model: Model = None,
-    shape: Shape = None,
-    part: Parts = None,
-    minutes: Minutes = 5.0,
-    whole: Whole = False,
-    preset: Preset = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    out: Out = None,
-    plot: Plot = None,
-    as_json: Json = False,
-) -> Work:
+@takes(MODEL, PRESET, MACHINE, PLACE, MEASURED, SUITE)
+def _bench(given: dict[str, Any]) -> Work:
     """Measure this machine: sparse against dense attention, their speed or, with --suite, what they find."""
-    given = locals()
 
     def work() -> None:
         from hipcli.suite.command import bench_or_suite
@@ -297,7 +177,7 @@ def _bench(
 
 
 @app.command("doctor", epilog="Example:  hip doctor --json")
-def _doctor(as_json: Json = False) -> Work:
+def _doctor(as_json: config.Json = False) -> Work:
     """Check this installation and machine, with a fix for what is wrong."""
     from hipcli import doctor
 

@@ -142,6 +142,10 @@ DenseBelow = Annotated[Optional[int], _option("--dense-below", metavar="N", help
 Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Attention budget: a name, or with changes, as default:keep=4K.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where to compute; auto takes a GPU.")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
+Kv = Annotated[
+    Literal["auto", "gpu", "host"],
+    typer.Option("--kv", help="Where a GPU keeps keys and values; auto takes the host when they are too many."),
+]
 Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
 Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
 # as in readers/formats.py, which help must not load; a test holds them equal

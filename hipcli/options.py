@@ -9,7 +9,7 @@ from typing import Any
 
 from hipcli.errors import UsageError
 from hipcli.page_selection import PageSelection
-from hipcli.settings import DEVICES, DTYPES
+from hipcli.settings import DEVICES, DTYPES, PLACES
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class RunOptions:
     strict: bool = False
     stream: bool = True
     offline: bool = False
+    kv: str = "auto"
     session: str | None = None
     no_session: bool = False
 
@@ -63,7 +64,7 @@ class RunOptions:
         _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", "0 or more, below 2^63", self.seed)
         if self.session is not None and self.no_session:
             raise UsageError("give either --session or --no-session, not both")
-        for name, allowed in (("device", DEVICES), ("dtype", DTYPES)):
+        for name, allowed in (("device", DEVICES), ("dtype", DTYPES), ("kv", PLACES)):
             _require(getattr(self, name) in allowed, f"--{name}", f"one of {', '.join(allowed)}", getattr(self, name))
         _require(self.dense_below is None or self.dense_below >= 0, "--dense-below", "0 or more", self.dense_below)
 

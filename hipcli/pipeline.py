@@ -232,7 +232,7 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
             terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
         dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
         model = load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
-        engine = Engine(model, settings, on_notice=terminal.warn)
+        engine = Engine(model, settings, kv=options.kv, on_notice=terminal.warn)
     try:
         yield model, engine
     finally:
@@ -273,8 +273,9 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
 
 def plan_line(plan: MemoryPlan) -> str:
     """A plan in words."""
+    where = f" on the host, of {amount(plan.host_available_bytes, 'bytes')} there" if plan.on_host else ""
     return (
-        f"KV {amount(plan.kv_bytes, 'bytes')}, peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, "
+        f"KV {amount(plan.kv_bytes, 'bytes')}{where}, peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, "
         f"chunks of {plan.chunk_tokens:,}, about {duration(plan.seconds)}"
     )
 

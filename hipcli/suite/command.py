@@ -33,7 +33,7 @@ def bench_or_suite(given: dict[str, Any]) -> None:
         return
     from hipcli import bench
 
-    speed = {name: given[name] for name in ("model", "shape", "device", "dtype", "preset", "whole", "minutes", "out", "plot")}
+    speed = {name: given[name] for name in ("model", "shape", "device", "dtype", "preset", "kv", "whole", "minutes", "out", "plot")}
     bench.run(context=given["context"] or [], json=given["as_json"], part=given["part"] or [], **speed)
 
 
