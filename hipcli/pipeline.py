@@ -18,7 +18,7 @@ from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
 from hipcli.errors import InputError, ModelError
 from hipcli.options import RunOptions
-from hipcli.reuse import ending, make_session, restore
+from hipcli.reuse import check_choices, ending, make_session, restore
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
@@ -229,6 +229,7 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     """
     # a wrong name must not cost a download, nor a device that is not there; asking torch for one takes a second
     attention_settings(options)
+    check_choices(options)
     if options.device == "cuda" or options.backend == "triton":
         run_device(options)
     clock = time.monotonic()
