@@ -16,10 +16,12 @@ from hipcli.citations import Citation, cite
 from hipcli.console import AnswerWriter, Terminal, amount, duration, write_json
 from hipcli.document import Document
 from hipcli.errors import UsageError
+from hipcli.input import read
 from hipcli.inspection import check_complete, document_record
 from hipcli.memory import peak_memory_bytes
+from hipcli.options import RunOptions
+from hipcli.pipeline import Answer, Reading, open_reading, room_for
 from hipcli.readers.url import is_url
-from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read, room_for
 
 _EXAMPLE = 'hip ask book.pdf "Who signed the treaty?"'
 

@@ -13,13 +13,13 @@ import torch
 from transformers import AttentionInterface
 
 from hipcli.cache.base import KVStore
-from hipcli.kernels.backend import Backend
-from hipcli.kernels.backends import backend_class
-from hipcli.kernels.rope import Rope
-from hipcli.kernels.presets import preset
-from hipcli.kernels.stages import PrunePlan
 from hipcli.errors import UsageError
 from hipcli.fused import skip_empty_rotation
+from hipcli.kernels.backend import Backend
+from hipcli.kernels.backends import backend_class
+from hipcli.kernels.presets import preset
+from hipcli.kernels.rope import Rope
+from hipcli.kernels.stages import PrunePlan
 from hipcli.settings import AttentionSettings
 
 Watch = Callable[[int, torch.Tensor, torch.Tensor], None]

@@ -22,7 +22,7 @@ from hipcli.bench_work import prefill_flops
 from hipcli.devices import settle
 from hipcli.engine import Engine
 from hipcli.model import LoadedModel
-from hipcli.placement import does_not_fit
+from hipcli.placement import does_not_fit, keys_read
 from hipcli.settings import AttentionSettings
 
 ROOM_TOKENS = 256  # question and answer of the decode measurement
@@ -105,7 +105,7 @@ class MemoryWatch:
 def predicted_chunk_seconds(engine: Engine, context: int, ceilings: Ceilings) -> float:
     """About how long the last chunk takes."""
     model = engine.model
-    keys = context if engine.settings.mode == "dense" else engine._keys_read(context)
+    keys = context if engine.settings.mode == "dense" else keys_read(engine.model, engine.settings, engine.runtime, context)
     flops = 2 * model.parameters + 12 * model.layers * model.heads * model.head_dim * keys
     return engine.chunk_tokens * flops / ceilings.matmul_rate
 

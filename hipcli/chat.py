@@ -17,8 +17,10 @@ from hipcli.chat_input import open_input
 from hipcli.citations import Citation, cite
 from hipcli.console import AnswerWriter, Terminal, write_json, write_stdout
 from hipcli.errors import DoesNotFit, UsageError
+from hipcli.input import read
 from hipcli.inspection import check_complete
-from hipcli.pipeline import Answer, Reading, RunOptions, as_question, open_reading, read
+from hipcli.options import RunOptions
+from hipcli.pipeline import Answer, Reading, as_question, open_reading
 
 # questions and answers that memory is kept free for at first, and again whenever they have filled it
 _ROOM_TOKENS = 4096

@@ -66,8 +66,9 @@ def _ask(given: dict[str, Any]) -> Work:
     """Answer a question about documents, naming the pages."""
 
     def work() -> None:
-        from hipcli import ask, questions as many
-        from hipcli.pipeline import RunOptions
+        from hipcli import ask
+        from hipcli import questions as many
+        from hipcli.options import RunOptions
 
         questions, out, check = given["questions"], given["out"], given["check"]
         if out is not None and questions is None:
@@ -88,7 +89,7 @@ def _summarize(given: dict[str, Any]) -> Work:
     """Summarise documents, showing that every page was covered."""
 
     def work() -> None:
-        from hipcli.pipeline import RunOptions
+        from hipcli.options import RunOptions
         from hipcli.summarize import summarize
 
         summarize(RunOptions.chosen(_sources(given), given), given["spans"], _terminal(given))
@@ -103,7 +104,7 @@ def _chat(given: dict[str, Any]) -> Work:
 
     def work() -> None:
         from hipcli.chat import chat
-        from hipcli.pipeline import RunOptions
+        from hipcli.options import RunOptions
 
         chat(RunOptions.chosen(_sources(given), given), _terminal(given))
 
@@ -117,7 +118,7 @@ def _inspect(given: dict[str, Any]) -> Work:
 
     def work() -> None:
         from hipcli.inspection import inspect
-        from hipcli.pipeline import RunOptions
+        from hipcli.options import RunOptions
 
         inspect(RunOptions.chosen(_sources(given), given), _terminal(given))
 
@@ -131,7 +132,7 @@ def _extract(given: dict[str, Any]) -> Work:
 
     def work() -> None:
         from hipcli.extraction import extract
-        from hipcli.pipeline import RunOptions
+        from hipcli.options import RunOptions
 
         extract(RunOptions.chosen(_sources(given), given), _terminal(given), marks=not given["no_marks"])
 

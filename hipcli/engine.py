@@ -79,7 +79,7 @@ class Engine:
 
     def plan(self, tokens: int) -> MemoryPlan:
         """What holding `tokens` tokens in all would need, the chunk length that fits, and where keys and values go."""
-        return plan_run(self.model, self.settings, self.runtime.backend, self.store, self._kv, tokens, self._chunk_lengths)
+        return plan_run(self.model, self.settings, self.runtime, self._kv, tokens, self._chunk_lengths)
 
     def prefill(self, ids: Sequence[int], on_chunk: Callable[[int, int], None] | None = None, room: int = 0) -> None:
         """Append ids to the prefix, in chunks; on_chunk gets (tokens done, tokens in all) after each.

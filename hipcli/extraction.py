@@ -10,8 +10,9 @@ import sys
 from hipcli import __version__
 from hipcli.console import Terminal, visible, without_controls, write_json, write_stdout
 from hipcli.document import Document, Page
+from hipcli.input import read
 from hipcli.inspection import check_complete, document_record
-from hipcli.pipeline import RunOptions, read
+from hipcli.options import RunOptions
 
 
 def extract(options: RunOptions, terminal: Terminal, *, marks: bool = True) -> None:

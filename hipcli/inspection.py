@@ -13,7 +13,9 @@ from hipcli import __version__
 from hipcli.console import Terminal, amount, duration, visible, write_json, write_stdout
 from hipcli.document import Document, Page, PageFault
 from hipcli.errors import IncompleteError, ModelError
-from hipcli.pipeline import RunOptions, encode, find_model, open_engine, read
+from hipcli.input import read
+from hipcli.options import RunOptions
+from hipcli.pipeline import encode, find_model, open_engine
 
 if TYPE_CHECKING:
     from hipcli.tokens import EncodedDocument

@@ -5,8 +5,6 @@ Shared by every command that asks something of a document. Knows nothing of how 
 
 from __future__ import annotations
 
-import select
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from hipcli import config
 from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
-from hipcli.errors import InputError, ModelError, UsageError
+from hipcli.errors import ModelError
 from hipcli.options import RunOptions
-from hipcli.page_selection import PageSelection
-from hipcli.reuse import ending, make_session, restore
+from hipcli.reuse import check_choices, ending, make_session, restore
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
     from hipcli.tokens import EncodedDocument, PromptParts, Tokenizer
 
     Room = Callable[[PromptParts, EncodedDocument], int]
-
-_STDIN_PATIENCE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -132,59 +127,6 @@ def attention_settings(options: RunOptions):
     return AttentionSettings(mode=mode, preset=options.preset, dense_below=options.dense_below, backend=options.backend)
 
 
-def read(options: RunOptions, terminal: Terminal) -> Document:
-    """Read every source into one document; raises InputError."""
-    from hipcli.readers import read_document
-
-    if "-" in options.sources:
-        _await_stdin(terminal)
-    label = "reading " + (options.sources[0] if len(options.sources) == 1 else f"{len(options.sources)} documents")
-    with terminal.phase(label, unit="pages") as phase:
-        document = read_document(
-            options.sources,
-            encoding=options.encoding,
-            type=options.type,
-            password=_password(options.password_file),
-            pages=PageSelection.parse(options.pages) if options.pages else None,
-            offline=options.offline or config.offline(),
-            on_page=phase.to,
-            stdin=sys.stdin.buffer if sys.stdin is not None else None,
-        )
-    if not any(page.text.strip() for page in document.pages):
-        raise InputError("the document holds no text to read", "a scan needs its text recognised first: ocrmypdf in.pdf out.pdf")
-    for warning in document.warnings:
-        terminal.warn(warning)
-    return document
-
-
-def _password(path: str | None) -> str | None:
-    """The first line of a password file; raises UsageError. It is never printed or kept."""
-    if path is None:
-        return None
-    try:
-        with open(path, encoding="utf-8") as file:
-            password = file.readline(10_000).rstrip("\r\n")
-    except (OSError, ValueError) as fault:
-        reason = (fault.strerror or "").lower() if isinstance(fault, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read the password file {path}: {reason}") from None
-    if not password:
-        raise UsageError(f"the first line of the password file {path} is empty")
-    return password
-
-
-def _await_stdin(terminal: Terminal) -> None:
-    """Say what is being waited for when nothing comes, so that a silent pipe does not look like a hang."""
-    if sys.stdin is None:
-        raise InputError("standard input is closed", "give a file instead of '-'")
-    try:
-        ready = bool(select.select([sys.stdin], [], [], 0 if sys.stdin.isatty() else _STDIN_PATIENCE_S)[0])
-    except (OSError, ValueError):
-        # not a thing that can be waited for; reading it will tell
-        ready = True
-    if not ready:
-        terminal.note("reading from standard input … (Ctrl-D ends it)")
-
-
 def find_model(options: RunOptions, terminal: Terminal, *, local_only: bool = False) -> ModelFiles:
     """The model's files, fetched if they must be; raises ModelError."""
     from hipcli.models import obtain_model
@@ -248,6 +190,7 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     """
     # a wrong name must not cost a download, nor a device that is not there; asking torch for one takes a second
     attention_settings(options)
+    check_choices(options)
     if options.device == "cuda" or options.backend == "triton":
         run_device(options)
     clock = time.monotonic()

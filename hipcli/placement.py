@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hipcli.attention import AttentionRuntime
 from hipcli.cache.base import KVStore
 from hipcli.cache.host import HostStore
 from hipcli.cache.resident import ResidentStore
 from hipcli.dtype_probe import matmul_rate
 from hipcli.errors import DoesNotFit
-from hipcli.kernels.backend import Backend
 from hipcli.memory import MemoryPlan, plan_memory
 from hipcli.model import LoadedModel
 from hipcli.settings import AttentionSettings
@@ -26,9 +26,10 @@ def first_store(model: LoadedModel, kv: str) -> KVStore:
 
 
 def plan_run(
-    model: LoadedModel, settings: AttentionSettings, backend: Backend, store: KVStore, kv: str, tokens: int, chunk_lengths: Sequence[int]
+    model: LoadedModel, settings: AttentionSettings, runtime: AttentionRuntime, kv: str, tokens: int, chunk_lengths: Sequence[int]
 ) -> MemoryPlan:
     """What holding `tokens` tokens in all would need, in the first place where they fit, else in the last that may be tried."""
+    backend, store = runtime.backend, runtime.store
     for on_host in places(model, store, kv):
         plan = plan_memory(
             model,
@@ -38,7 +39,7 @@ def plan_run(
             # torch's sparse attention keeps rotated keys for as long as it is dense
             rotated_tokens=min(tokens, backend.dense_below) if backend.name == "torch" else 0,
             dense_tokens=min(tokens, backend.dense_below),
-            keys_read=keys_read(model, settings, backend, tokens),
+            keys_read=keys_read(model, settings, runtime, tokens),
             rate=matmul_rate(model.dtype, model.device),
             chunk_lengths=chunk_lengths,
             host_held_bytes=(store.allocated_bytes if store.in_place else 0) if on_host else None,
@@ -57,12 +58,12 @@ def places(model: LoadedModel, store: KVStore, kv: str) -> tuple[bool, ...]:
     return (store.in_place,) if store.length else (False, True)
 
 
-def keys_read(model: LoadedModel, settings: AttentionSettings, backend: Backend, tokens: int) -> float:
+def keys_read(model: LoadedModel, settings: AttentionSettings, runtime: AttentionRuntime, tokens: int) -> float:
     """Mean number of keys that a query of a prefill of `tokens` tokens reads."""
     dense = tokens / 2
     if settings.mode == "dense":
         return dense
-    plan = backend.plan
+    plan = runtime.backend.plan
     return min(dense, plan.sink_tokens + plan.keep_tokens(model.layers) + plan.window_tokens)
 
 

@@ -19,8 +19,10 @@ from hipcli.check import checked
 from hipcli.citations import cite
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.errors import InputError, UsageError
+from hipcli.input import read
 from hipcli.inspection import check_complete
-from hipcli.pipeline import Answer, Reading, RunOptions, find_model, open_reading, read, room_for
+from hipcli.options import RunOptions
+from hipcli.pipeline import Answer, Reading, find_model, open_reading, room_for
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 _SILENCE_S = 1.0
 
 
+def check_choices(options: RunOptions) -> None:
+    """Refuse a session's name or a budget that cannot be, before a model is loaded for nothing; raises UsageError."""
+    config.cache_budget()
+    if options.session is not None:
+        from hipcli.sessions.library import require_name
+
+        require_name(options.session)
+
+
 def make_session(
     document: Document, options: RunOptions, files: ModelFiles, prompt: PromptParts, engine: Engine, ids: Sequence[int], terminal: Terminal
 ) -> SessionKeeper:

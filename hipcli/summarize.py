@@ -18,8 +18,10 @@ from hipcli.ask import memory_record, run_record, show_numbers
 from hipcli.console import Terminal, visible, without_controls, write_json, write_stdout
 from hipcli.document import Document
 from hipcli.errors import UsageError
+from hipcli.input import read
 from hipcli.inspection import check_complete, page_ranges
-from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read
+from hipcli.options import RunOptions
+from hipcli.pipeline import Answer, Reading, open_reading
 
 _TOKENS_PER_SPAN = 4000
 _MAX_SPANS = 16

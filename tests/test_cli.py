@@ -79,6 +79,13 @@ def test_version_and_bare_call(hip):
         (["ask", "book.txt", "Who?", "--preset", "nope"], "--preset: preset must be one of default, cpu, paper"),
         (["ask", "book.txt", "Who?", "--backend", "nope"], "--backend"),
         (["ask", "book.txt", "Who?", "--nope"], "No such option"),
+        (["ask", "book.txt", "Who?", "--session", "../x"], "a session cannot be called '../x'"),
+        (["ask", "book.txt", "Who?", "--session", "a", "--no-session"], "not both"),
+        (["ask", "book.txt", "Who?", "--out", "rows.jsonl"], "--out keeps the answers of --questions"),
+        (["chat", "-"], "both document and questions"),
+        (["sessions", "prune", "--max-size", "much"], "--max-size must be a size"),
+        (["sessions", "prune", "--older-than", "old"], "--older-than must be an age"),
+        (["sessions", "rm"], "name the sessions to remove"),
         (["summarize", "book.txt", "--spans", "0"], "--spans must be within 1 and 1000"),
         (["summarize"], "no document was given"),
         (["nope"], "No such command"),
@@ -121,7 +128,7 @@ def test_faults_have_their_codes_and_one_sentence(hip, tmp_path, arguments, code
 
 
 def test_an_unexpected_fault_is_one_line(hip, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import hipcli.pipeline\nhipcli.pipeline.read = None\n")
+    (tmp_path / "sitecustomize.py").write_text("import hipcli.input\nhipcli.input.read = None\n")
     done = hip("extract", "book.txt", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().count("\n") == 1 and b"HIP_DEBUG=1" in done.stderr and b"Traceback" not in done.stderr
@@ -137,7 +144,7 @@ def test_an_unexpected_fault_is_one_line(hip, tmp_path):
     ],
 )
 def test_faults_of_the_machine_have_codes_too(hip, tmp_path, fault, code, words):
-    planted = f"import hipcli.pipeline\ndef read(*given): raise {fault}\nhipcli.pipeline.read = read\n"
+    planted = f"import hipcli.input\ndef read(*given): raise {fault}\nhipcli.input.read = read\n"
     (tmp_path / "sitecustomize.py").write_text(planted)
     done = hip("extract", "book.txt", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (code, b"") and words in done.stderr.decode()

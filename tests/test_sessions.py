@@ -53,7 +53,7 @@ def reader(model, tmp_path):
                 stop_at(session, stop_after)
             try:
                 pipeline._prefill(engine, ids, 64, session, Terminal(quiet=True))
-            except Stopped:
+            except InterruptedError:
                 pass
             saved = session.saved_tokens if session else 0
             done = SimpleNamespace(saved_at_prefill_end=saved, said=said, engine=engine, library=library, key=session and session.key)
@@ -66,10 +66,6 @@ def reader(model, tmp_path):
     return read
 
 
-class Stopped(Exception):
-    pass
-
-
 def stop_at(session, chunks):
     """End the prefill in the middle, once so many chunks were handed to the writer."""
     handed, stored = [], session.stored
@@ -78,7 +74,7 @@ def stop_at(session, chunks):
         stored(stop)
         handed.append(stop)
         if len(handed) == chunks:
-            raise Stopped
+            raise InterruptedError
 
     session.stored = counted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from hipcli.readers.content import Content, Format, ReadOptions
 from hipcli.readers.cutting import clean_title
 from hipcli.readers.decode import Decoded, decode

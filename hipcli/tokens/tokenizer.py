@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hipcli.tokens.spec import build_backend, read_json, read_spec, special_ids, without_control
-from hipcli.tokens.bpe import build_fast_encoder, composes, is_byte_level, token_bytes
 from hipcli.document import Document
 from hipcli.errors import ModelError
+from hipcli.tokens.bpe import build_fast_encoder, composes, is_byte_level, token_bytes
 from hipcli.tokens.layout import lay_out
 from hipcli.tokens.pieces import cut_rule, split_pieces
+from hipcli.tokens.spec import build_backend, read_json, read_spec, special_ids, without_control
 from hipcli.tokens.stream import StreamDecoder, WindowDecoder
 from hipcli.tokens.template import ChatTemplate, read_template, special_token
 
