@@ -139,7 +139,9 @@ class HostStore(KVStore):
     def buffers(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         if not self._capacity:
             self.reserve(1)
-        self._settle()
+        # a graph that is being captured must not wait; what it will read was sent before
+        if not (self._on_gpu and torch.cuda.is_current_stream_capturing()):
+            self._settle()
         keys, values = self._segments[layer]
         return keys.tensor, values.tensor
 
