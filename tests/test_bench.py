@@ -187,7 +187,7 @@ def test_costs_of_a_layer_counted_by_hand():
     keys = 256 + 2048 + 1024
     assert costs["attention"] == Cost(keys * 4096, 4 * 32 * keys * 128)
     assert set(sparse_costs(DEFAULT_PLAN, 5, sizes, total, 1, None)) == {"attention"}
-    assert cadence(DEFAULT_PLAN) == {0: 1, 1: 3, 2: 4, None: 56}
+    assert cadence(DEFAULT_PLAN) == {0: 1, 1: 7, 2: 8, None: 112}
     # the middle fits the budget of the first stage: nothing to choose there
     assert "scan 1" not in sparse_costs(DEFAULT_PLAN, 5, sizes, 32768, 1)
     # of a document by descent

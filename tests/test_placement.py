@@ -53,7 +53,7 @@ def plan_on_host(model, tokens, host_held=0, **more):
 def test_a_plan_on_the_host_counts_two_layers_and_the_banks_on_the_device(model):
     tokens = 1 << 20
     plan, kv = plan_on_host(model, tokens), (1 << 20) * model.kv_bytes_per_token
-    rows = 256 + 4096 + 1024 + 64
+    rows = 256 + 4096 + 1024 + 128
     assert far_bytes(model, tokens, preset("default")) == 2 * kv // model.layers + rows * model.kv_bytes_per_token
     assert plan.on_host and plan.host_bytes == kv and plan.peak_bytes == far_bytes(model, tokens, preset("default")) + plan.working_bytes
     assert plan_on_host(model, tokens, host_held=kv // 4).host_bytes == kv - kv // 4
