@@ -1,6 +1,7 @@
 """Where keys and values go: what is tried in which order, what a plan counts, what is refused, and that answers do not change."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from hipcli.cache.resident import ResidentStore
 from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit
 from hipcli.kernels.presets import preset
-from hipcli.memory import far_bytes, plan_memory
-from hipcli.model import load_model
+from hipcli.memory import far_bytes, plan_memory, prefill_seconds
+from hipcli.model import load_model, parameter_count
 from hipcli.settings import AttentionSettings
+from hipcli.shapes import SHAPES, empty_network
 
 GIB = 1 << 30
 
@@ -86,3 +88,18 @@ def test_answers_are_the_same_wherever_keys_lie(model, mode, monkeypatch):
         engine.close()
         answers.append(found)
     assert answers[0][:2] == answers[1][:2] and torch.equal(answers[0][2], answers[1][2])
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "measured"),
+    [("qwen2.5-7b", 1 << 17, 4.3), ("qwen2.5-7b", 1 << 20, 41.8), ("llama-3.1-8b", 1 << 19, 21.8), ("qwen2.5-0.5b", 3 << 20, 38.7)],
+)
+def test_time_on_a_gpu_is_about_what_was_measured(name, tokens, measured):
+    """Prefills on an H200 (docs/results), whose large products run at 0.80 PFLOP/s."""
+    shape = SHAPES[name]
+    parameters = parameter_count(empty_network(shape, torch.bfloat16))
+    sizes = {"layers": shape.layers, "heads": shape.heads, "head_dim": shape.head_dim}
+    model = SimpleNamespace(device="cuda", parameters=parameters, **sizes)
+    runtime = SimpleNamespace(backend=SimpleNamespace(plan=preset("default")))
+    keys = placement.keys_read(model, AttentionSettings(), runtime, tokens)
+    assert measured / 1.4 < prefill_seconds(model, tokens, keys, 0.8e15) < measured * 1.4
