@@ -5,7 +5,7 @@ handling. Imports nothing heavy: `hip --help` needs typer and rich only.
 """
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -14,13 +14,15 @@ from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT
 from hipcli.config_command import config_app
 from hipcli.console import Terminal
 from hipcli.errors import UsageError
+from hipcli.help_command import help_on, names
 from hipcli.models_command import models_app
 from hipcli.sessions_command import sessions_app
+from hipcli.topics import TOPICS
 
 app = typer.Typer(
     name="hip",
     help="Ask questions of documents far longer than a model's window, losing nothing.",
-    epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"',
+    epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"\n\nTopics:  hip help environment|exit-codes|formats',
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -185,6 +187,17 @@ def _doctor(as_json: option_types.Json = False) -> Work:
     from hipcli import doctor
 
     return lambda: doctor.doctor(Terminal(as_json=as_json))
+
+
+_Topic = Annotated[
+    Optional[list[str]], typer.Argument(metavar="[TOPIC|COMMAND]", help="; ".join(TOPICS), show_default=False, autocompletion=names)
+]
+
+
+@app.command("help", epilog="Example:  hip help exit-codes")
+def _help(parsed: typer.Context, topic: _Topic = None) -> Work:
+    """Explain exit codes, environment variables, formats, or a command."""
+    return lambda: help_on(topic or [], parsed.parent)
 
 
 def main() -> None:

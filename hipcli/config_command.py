@@ -17,7 +17,14 @@ config_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
 )
-_Key = Annotated[str, typer.Argument(metavar="KEY", help="As `hip config show` lists them.")]
+
+
+def _keys(incomplete: str) -> list[str]:
+    """Keys that begin so, for a shell's completion."""
+    return [key for key in SETTINGS if key.startswith(incomplete)]
+
+
+_Key = Annotated[str, typer.Argument(metavar="KEY", help="As `hip config show` lists them.", autocompletion=_keys)]
 _Value = Annotated[str, typer.Argument(metavar="VALUE", help="As the option of that name takes it; true or false for a switch.")]
 
 
