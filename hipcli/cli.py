@@ -116,7 +116,7 @@ def _chat(given: dict[str, Any]) -> Work:
 
 
 @app.command("inspect", epilog="Example:  hip inspect samples/lighthouse.pdf")
-@takes(SOURCES, MODEL, DENSE, PRESET, MACHINE, PLACE, READING, OUTPUT, VERBOSE, OFFLINE)
+@takes(SOURCES, {"warnings": (option_types.Warnings, False)}, MODEL, DENSE, PRESET, MACHINE, PLACE, READING, OUTPUT, VERBOSE, OFFLINE)
 def _inspect(given: dict[str, Any]) -> Work:
     """Tell what was read of documents, and whether they fit."""
 
@@ -124,7 +124,7 @@ def _inspect(given: dict[str, Any]) -> Work:
         from hipcli.inspection import inspect
         from hipcli.options import RunOptions
 
-        inspect(RunOptions.chosen(_sources(given), given), _terminal(given))
+        inspect(RunOptions.chosen(_sources(given), given), _terminal(given), given["warnings"])
 
     return work
 

@@ -59,6 +59,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the resu
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell more on the way.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
 Check = Annotated[bool, typer.Option("--check", help="Tell how far sparse attention agreed with dense attention.")]
+Warnings = Annotated[bool, typer.Option("--warnings", help="List passages that seem written for a model, with their pages.")]
 NoMarks = Annotated[bool, typer.Option("--no-marks", help="Leave out the lines that name the pages.")]
 Minutes = Annotated[float, typer.Option("--minutes", metavar="X", help="Time to spend at most.")]
 Whole = Annotated[bool, typer.Option("--whole", help="Prefill whole contexts, however long, instead of sampling chunks.")]
