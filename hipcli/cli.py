@@ -5,21 +5,24 @@ handling. Imports nothing heavy: `hip --help` needs typer and rich only.
 """
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import typer
 
-from hipcli import __version__, config, faults
+from hipcli import __version__, faults, option_types
 from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES, VERBOSE, Work, takes
+from hipcli.config_command import config_app
 from hipcli.console import Terminal
 from hipcli.errors import UsageError
+from hipcli.help_command import help_on, names
 from hipcli.models_command import models_app
 from hipcli.sessions_command import sessions_app
+from hipcli.topics import TOPICS
 
 app = typer.Typer(
     name="hip",
     help="Ask questions of documents far longer than a model's window, losing nothing.",
-    epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"',
+    epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"\n\nTopics:  hip help environment|exit-codes|formats',
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -27,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(models_app, name="models")
 app.add_typer(sessions_app, name="sessions")
+app.add_typer(config_app, name="config")
 
 
 def _version(wanted: bool) -> None:
@@ -53,15 +57,15 @@ def _sources(given: dict[str, Any]) -> list[str]:
 
 
 ASKED = {
-    "arguments": (config.SourcesAndQuestion, None),
-    "question": (config.Question, None),
-    "questions": (config.Questions, None),
-    "out": (config.Out, None),
+    "arguments": (option_types.SourcesAndQuestion, None),
+    "question": (option_types.Question, None),
+    "questions": (option_types.Questions, None),
+    "out": (option_types.Out, None),
 }
 
 
 @app.command("ask", epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"')
-@takes(ASKED, FILES, RUN, {"no_stream": (config.NoStream, False), "check": (config.Check, False)})
+@takes(ASKED, FILES, RUN, {"no_stream": (option_types.NoStream, False), "check": (option_types.Check, False)})
 def _ask(given: dict[str, Any]) -> Work:
     """Answer a question about documents, naming the pages."""
 
@@ -84,7 +88,7 @@ def _ask(given: dict[str, Any]) -> Work:
 
 
 @app.command("summarize", epilog="Example:  hip summarize samples/lighthouse.pdf")
-@takes(SOURCES, {"spans": (config.Spans, None)}, RUN)
+@takes(SOURCES, {"spans": (option_types.Spans, None)}, RUN)
 def _summarize(given: dict[str, Any]) -> Work:
     """Summarise documents, showing that every page was covered."""
 
@@ -112,7 +116,7 @@ def _chat(given: dict[str, Any]) -> Work:
 
 
 @app.command("inspect", epilog="Example:  hip inspect samples/lighthouse.pdf")
-@takes(SOURCES, MODEL, DENSE, PRESET, MACHINE, PLACE, READING, OUTPUT, VERBOSE, OFFLINE)
+@takes(SOURCES, {"warnings": (option_types.Warnings, False)}, MODEL, DENSE, PRESET, MACHINE, PLACE, READING, OUTPUT, VERBOSE, OFFLINE)
 def _inspect(given: dict[str, Any]) -> Work:
     """Tell what was read of documents, and whether they fit."""
 
@@ -120,13 +124,13 @@ def _inspect(given: dict[str, Any]) -> Work:
         from hipcli.inspection import inspect
         from hipcli.options import RunOptions
 
-        inspect(RunOptions.chosen(_sources(given), given), _terminal(given))
+        inspect(RunOptions.chosen(_sources(given), given), _terminal(given), given["warnings"])
 
     return work
 
 
 @app.command("extract", epilog="Example:  hip extract samples/lighthouse.pdf")
-@takes(SOURCES, {"no_marks": (config.NoMarks, False)}, READING, OUTPUT, OFFLINE)
+@takes(SOURCES, {"no_marks": (option_types.NoMarks, False)}, READING, OUTPUT, OFFLINE)
 def _extract(given: dict[str, Any]) -> Work:
     """Print the text of documents as a model would be given it."""
 
@@ -140,27 +144,27 @@ def _extract(given: dict[str, Any]) -> Work:
 
 
 MEASURED = {
-    "context": (config.Contexts, None),
-    "shape": (config.Shape, None),
-    "part": (config.Parts, None),
-    "minutes": (config.Minutes, 5.0),
-    "whole": (config.Whole, False),
-    "out": (config.Out, None),
-    "plot": (config.Plot, None),
-    "as_json": (config.Json, False),
+    "context": (option_types.Contexts, None),
+    "shape": (option_types.Shape, None),
+    "part": (option_types.Parts, None),
+    "minutes": (option_types.Minutes, 5.0),
+    "whole": (option_types.Whole, False),
+    "out": (option_types.Out, None),
+    "plot": (option_types.Plot, None),
+    "as_json": (option_types.Json, False),
 }
 SUITE = {
-    "suite": (config.Suites, None),
-    "task": (config.Tasks, None),
-    "samples": (config.Samples, None),
-    "pack": (config.Pack, None),
-    "text": (config.Texts, None),
-    "data": (config.Data, None),
-    "attention": (config.Attentions, None),
-    "scoring": (config.Scoring, None),
-    "check": (config.Check, False),
-    "seed": (config.Seed, None),
-    "dense_below": (config.DenseBelow, None),
+    "suite": (option_types.Suites, None),
+    "task": (option_types.Tasks, None),
+    "samples": (option_types.Samples, None),
+    "pack": (option_types.Pack, None),
+    "text": (option_types.Texts, None),
+    "data": (option_types.Data, None),
+    "attention": (option_types.Attentions, None),
+    "scoring": (option_types.Scoring, None),
+    "check": (option_types.Check, False),
+    "seed": (option_types.Seed, None),
+    "dense_below": (option_types.DenseBelow, None),
 }
 
 
@@ -178,11 +182,22 @@ def _bench(given: dict[str, Any]) -> Work:
 
 
 @app.command("doctor", epilog="Example:  hip doctor --json")
-def _doctor(as_json: config.Json = False) -> Work:
+def _doctor(as_json: option_types.Json = False) -> Work:
     """Check this installation and machine, with a fix for what is wrong."""
     from hipcli import doctor
 
     return lambda: doctor.doctor(Terminal(as_json=as_json))
+
+
+_Topic = Annotated[
+    Optional[list[str]], typer.Argument(metavar="[TOPIC|COMMAND]", help="; ".join(TOPICS), show_default=False, autocompletion=names)
+]
+
+
+@app.command("help", epilog="Example:  hip help exit-codes")
+def _help(parsed: typer.Context, topic: _Topic = None) -> Work:
+    """Explain exit codes, environment variables, formats, or a command."""
+    return lambda: help_on(topic or [], parsed.parent)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata, util
 
 from hipcli import __version__, config
+from hipcli.config_keys import SETTINGS
 from hipcli.console import Terminal, amount, visible, write_json, write_stdout
 from hipcli.errors import HipError
 from hipcli.models_command import home_short
@@ -70,6 +71,8 @@ def _safely(probe: Callable[[], Iterator[Check]]) -> list[Check]:
         return list(probe())
     except Exception as fault:
         name = probe.__name__.strip("_").replace("_", " ")
+        if isinstance(fault, HipError):
+            return [Check(name, "fail", fault.message, fault.hint)]
         return [Check(name, "fail", f"{type(fault).__name__}: {fault}", "reinstall: pip install --force-reinstall hipcli")]
 
 
@@ -90,6 +93,13 @@ def _packages() -> Iterator[Check]:
         yield Check("triton", "ok", metadata.version("triton"))
     elif sys.platform == "linux":
         yield Check("triton", "warn", "not installed; needed for a GPU only", "pip install triton")
+
+
+def _settings() -> Iterator[Check]:
+    origins = [config.choice(key).origin for key in SETTINGS]
+    file = config.config_path()
+    where = home_short(file) if file.exists() else "no file"
+    yield Check("settings", "ok", f"{origins.count('file')} from {where}, {origins.count('environment')} from the environment")
 
 
 def _machine() -> Iterator[Check]:
@@ -221,4 +231,4 @@ def _terminal() -> Iterator[Check]:
     yield Check("terminal", "warn" if plain else "ok", f"{encoding} output", fix if plain else None)
 
 
-_PROBES = (_program, _packages, _machine, _devices, _number_format, _storage, _sessions, _model, _terminal)
+_PROBES = (_program, _packages, _settings, _machine, _devices, _number_format, _storage, _sessions, _model, _terminal)

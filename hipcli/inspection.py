@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hipcli import __version__
@@ -16,12 +17,14 @@ from hipcli.errors import IncompleteError, ModelError
 from hipcli.input import read
 from hipcli.options import RunOptions
 from hipcli.pipeline import encode, find_model, open_engine
+from hipcli.suspicions import Suspicion, suspicions
 
 if TYPE_CHECKING:
     from hipcli.tokens import EncodedDocument
 
 _CHARS_PER_TOKEN = 4
 _MANY_SOURCES = 12
+_MOST_SUSPICIONS = 1000
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,16 @@ class Fit:
     missing: str | None = None
 
 
-def inspect(options: RunOptions, terminal: Terminal) -> None:
-    """Print pages, faults, sizes, tokens, memory and time on stdout."""
+def inspect(options: RunOptions, terminal: Terminal, warnings: bool = False) -> None:
+    """Print pages, faults, sizes, tokens, memory and time on stdout; with `warnings` also passages that seem written for a model."""
     document = read(options, terminal)
     fit = _fit(document, options, terminal)
+    found = list(islice(suspicions(page.text for page in document.pages), _MOST_SUSPICIONS + 1)) if warnings else None
     if terminal.as_json:
-        write_json(_record(document, fit))
+        write_json(_record(document, fit) | _suspicion_record(document, found))
     else:
-        lines = _sources_lines(document, fit)
-        write_stdout(visible("\n".join([*lines, *_fit_lines(document, fit)])) + "\n")
+        lines = [*_sources_lines(document, fit), *_fit_lines(document, fit), *_suspicion_lines(document, found)]
+        write_stdout(visible("\n".join(lines)) + "\n")
     check_complete(document, options)
 
 
@@ -208,6 +212,28 @@ def _fit_lines(document: Document, fit: Fit) -> list[str]:
         f"  peak        {amount(fit.peak_bytes, 'bytes')} of {amount(fit.available_bytes, 'bytes')} available",
         f"  time        about {duration(fit.seconds or 0.0)} to read",
     ]
+
+
+def _suspicion_lines(document: Document, found: list[Suspicion] | None) -> list[str]:
+    if found is None:
+        return []
+    if not found:
+        return ["suspicious passages: none found"]
+    shown, several = found[:_MOST_SUSPICIONS], len(document.sources) > 1
+    more = "the first " if len(found) > len(shown) else ""
+    lines = [f"suspicious passages: {more}{len(shown):,}; for your eyes, hip acts on none of them"]
+    for one in shown:
+        page = document.pages[one.page]
+        name = f"{document.sources[page.source].name} " if several else ""
+        lines.append(f"  {name}p. {page.number}{page.place} {one.kind}: “{one.quote}”")
+    return lines
+
+
+def _suspicion_record(document: Document, found: list[Suspicion] | None) -> dict[str, Any]:
+    if found is None:
+        return {"suspicions": None, "suspicions_complete": None}
+    rows = [_page_record(document.pages[one.page], document) | {"kind": one.kind, "quote": one.quote} for one in found]
+    return {"suspicions": rows[:_MOST_SUSPICIONS], "suspicions_complete": len(found) <= _MOST_SUSPICIONS}
 
 
 def _record(document: Document, fit: Fit) -> dict[str, Any]:

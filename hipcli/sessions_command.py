@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from hipcli import config
-from hipcli.config import DryRun, Json, MaxSize, OlderThan, Quiet, Yes
+from hipcli.option_types import DryRun, Json, MaxSize, OlderThan, Quiet, Yes
 from hipcli.console import Terminal, amount, duration, visible, write_json, write_stdout
 from hipcli.errors import DiskError, UsageError
 

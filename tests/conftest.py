@@ -18,6 +18,9 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _R
 # sessions of tests never reach the user's own cache, whatever a test's environment leaves out
 _CACHE = tempfile.mkdtemp(prefix="hip-tests-")
 os.environ["HIP_CACHE_DIR"] = _CACHE
+# nor do a user's own settings reach a test
+os.environ["XDG_CONFIG_HOME"] = _CACHE + "/config"
+os.environ.pop("HIP_CONFIG", None)
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 

@@ -152,7 +152,7 @@ def test_the_verdict_on_a_run():
 def test_shapes_have_the_published_number_of_weights():
     import torch
 
-    from hipcli import config
+    from hipcli import option_types
     from hipcli.shapes import SHAPES, empty_network, parameter_count
 
     published = {
@@ -160,7 +160,7 @@ def test_shapes_have_the_published_number_of_weights():
         "qwen2.5-0.5b": 494_032_768, "smollm2-135m": 134_515_008,
     }  # fmt: skip
     assert {name: parameter_count(empty_network(shape, torch.bfloat16)) for name, shape in SHAPES.items()} == published
-    assert set(SHAPES) == set(config.SHAPE_NAMES)
+    assert set(SHAPES) == set(option_types.SHAPE_NAMES)
 
 
 def test_a_shape_that_does_not_fit_is_refused_before_it_is_built():

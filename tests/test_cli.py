@@ -38,13 +38,25 @@ def hip(tmp_path, request):
 
 def test_help_names_every_command_and_imports_nothing_heavy():
     # typer itself loads pydantic for some kinds of option
-    heavy = "torch transformers tokenizers tiktoken pypdf pypdfium2 httpx numpy chardet psutil platformdirs click".split()
+    heavy = "torch transformers tokenizers tiktoken pypdf pypdfium2 httpx numpy chardet psutil platformdirs tomlkit click".split()
     code = (
         "import atexit, sys, hipcli.cli as cli\n"
         f"atexit.register(lambda: print([name for name in {heavy} if name in sys.modules], file=sys.stderr))\n"
         "sys.argv = ['hip', *sys.argv[1:]]; cli.main()"
     )
-    for command in ([], ["ask"], ["summarize"], ["inspect"], ["extract"], ["models"], ["bench"], ["doctor"], ["models", "get"]):
+    for command in (
+        [],
+        ["ask"],
+        ["summarize"],
+        ["inspect"],
+        ["extract"],
+        ["models"],
+        ["bench"],
+        ["doctor"],
+        ["models", "get"],
+        ["help"],
+        ["config", "set"],
+    ):
         done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, check=True)
         assert "Example:  hip" in done.stdout
         assert done.stderr.strip() == "[]", command

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from hipcli.config import FormatName
+from hipcli.option_types import FormatName
 from hipcli.errors import UsageError
 from hipcli.readers import FORMAT_NAMES, read_document
 from hipcli.readers.formats import FORMATS
