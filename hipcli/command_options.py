@@ -39,6 +39,13 @@ OUTPUT: Group = {"as_json": (config.Json, False), "strict": (config.Strict, Fals
 VERBOSE: Group = {"verbose": (config.Verbose, False)}
 OFFLINE: Group = {"offline": (config.Offline, False)}
 SESSION: Group = {"session": (config.SessionName, None), "no_session": (config.NoSession, False)}
+SUMMARY: Group = {
+    "length": (config.SummaryLength, "medium"),
+    "by": (config.SummaryBy, "auto"),
+    "focus": (config.Focus, None),
+    "spans": (config.Spans, None),
+    "markdown": (config.Markdown, False),
+}
 # what every command has that lets a model read documents
 RUN: Group = MODEL | SAMPLING | ATTENTION | MACHINE | PLACE | READING | OUTPUT | VERBOSE | OFFLINE | SESSION
 
