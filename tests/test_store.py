@@ -194,6 +194,10 @@ def test_layers_in_any_order_and_prefixes_that_grow_on_the_host():
         else:
             keep = int(torch.randint(near.length // 2, near.length + 1, (), generator=draw))
             near.truncate(keep), far.truncate(keep)
+            far.check_integrity()
+            if int(torch.randint(0, 2, (), generator=draw)):
+                # nobody looks before the next tokens come
+                continue
         for layer in torch.randperm(5, generator=draw).tolist():
             for mine, theirs in zip(far.view(layer), near.view(layer)):
                 assert torch.equal(mine, theirs)
