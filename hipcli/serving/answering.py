@@ -129,7 +129,7 @@ def _extension(reading: Reading, entry: Entry, ask: Ask, text: str) -> dict[str,
     """What plain clients ignore."""
     document = reading.document
     places = {(document.sources[page.source].name, page.number): index for index, page in enumerate(document.pages)}
-    citations = [citation_record(found) for found in cite(text, ask.question, document)]
+    citations = [citation_record(found) | {"place": found.place} for found in cite(text, ask.question, document)]
     for record in citations:
         record["index"] = places[record["source"], record["page"]]
     return {"document": entry.id, "name": entry.name, "citations": citations, "session": session_record(reading)}

@@ -26,7 +26,7 @@ from hipcli.serving.metrics import CONTENT_TYPE
 from hipcli.serving.problems import Problem, problem_of
 from hipcli.serving.service import Service
 
-_PAGE = {"index.html": "text/html", "app.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
 def make_app(service: Service, access: Access, on_start: Callable[[], None]) -> ASGIApp:
@@ -54,15 +54,16 @@ def make_app(service: Service, access: Access, on_start: Callable[[], None]) -> 
 class _Routes:
     def __init__(self, service: Service) -> None:
         self._service = service
-        folder = resources.files("hipcli.serving") / "page"
-        self._page = {name: (folder / name).read_bytes() for name in _PAGE}
+        files = (resources.files("hipcli.serving") / "page").iterdir()
+        # read once: no name that a client sends is ever looked for on the disk
+        self._page = {file.name: file.read_bytes() for file in files if file.name.rpartition(".")[2] in _KINDS}
 
     async def page(self, request: Request) -> Response:
         """The page and what it is made of."""
         name = request.path_params.get("name", "index.html")
         if name not in self._page:
             raise HTTPException(404)
-        return Response(self._page[name], media_type=_PAGE[name], headers={"Cache-Control": "no-cache"})
+        return Response(self._page[name], media_type=_KINDS[name.rpartition(".")[2]], headers={"Cache-Control": "no-cache"})
 
     async def health(self, request: Request) -> JSONResponse:
         """Whether questions are taken."""
