@@ -30,6 +30,7 @@ def serve(given: dict[str, Any]) -> None:
     from hipcli import config
     from hipcli.errors import UsageError
     from hipcli.options import RunOptions
+    from hipcli.serving.access import open_access
     from hipcli.serving.limits import Limits
 
     try:
@@ -39,12 +40,13 @@ def serve(given: dict[str, Any]) -> None:
         from starlette import applications  # noqa: F401
     except ImportError as fault:
         raise UsageError(f"hip serve needs {fault.name}, which is not installed", "pip install 'hipcli[serve]'") from None
-    from hipcli.serving.start import ServeOptions, serve
-
-    files = [*(given["file"] or []), *(given["sources"] or [])]
+    files, terminal = [*(given["file"] or []), *(given["sources"] or [])], Terminal(quiet=given["quiet"], verbose=given["verbose"])
     counts = {name: given[name] for name in ("backlog", "loaded", "documents", "upload_pages", "upload_seconds")}
     limits = Limits(upload_bytes=config.parse_size(given["upload_size"], "--upload-size"), **counts)
-    wanted = (tuple(files), given["host"], given["port"], given["token_file"], tuple(given["allow_host"] or ()))
-    # a document may also come later
+    access = open_access(given["host"], given["allow_host"] or (), given["token_file"], config.serve_token(), terminal.warn)
+    # documents may also come later
     run = RunOptions.chosen(files or ["uploads"], given)
-    serve(ServeOptions(*wanted, limits), run, Terminal(quiet=given["quiet"], verbose=given["verbose"]))
+    # only now, since it brings torch
+    from hipcli.serving.start import ServeOptions, serve
+
+    serve(ServeOptions(tuple(files), given["host"], given["port"], access, limits), run, terminal)

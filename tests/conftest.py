@@ -177,7 +177,7 @@ class Served:
     """A running `hip serve`. url: without the slash at its end."""
 
     def __init__(self, arguments: Sequence[str], env: dict[str, str], log: Path) -> None:
-        self._log = log
+        self._log, self.cache = log, Path(env["HIP_CACHE_DIR"])
         command = [Path(sys.executable).with_name("hip"), "serve", "--port", "0", *arguments]
         with open(log, "w") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | env)

@@ -12,7 +12,7 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from hipcli.errors import UsageError
@@ -20,6 +20,7 @@ from hipcli.serving.problems import Problem
 
 LOCAL = "local"  # whose documents are when there are no tokens
 _LEAST_CHARS = 16
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def read_tokens(path: str) -> list[str]:
@@ -36,9 +37,20 @@ def read_tokens(path: str) -> list[str]:
     return tokens
 
 
-def readable_by_others(path: str) -> bool:
-    """Whether a file of secrets can be read by other users of the machine."""
-    return bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
+def open_access(host: str, allow_hosts: Sequence[str], token_file: str | None, token: str | None, warn: Callable[[str], None]) -> Access:
+    """Who may ask a server that listens on `host`. token: one more than the file's. warn: gets what the user should know.
+
+    Raises UsageError, also for an address that others can reach when there is no token.
+    """
+    tokens = read_tokens(token_file) if token_file else []
+    if token_file and os.stat(token_file).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        warn(f"other users of this machine can read {token_file}: chmod 600 {token_file}")
+    tokens += [token] if token else []
+    local = is_loopback(host)
+    if not local and not tokens:
+        what = f"--host {host} can be reached from other machines, so a token is needed"
+        raise UsageError(what, "--token-file FILE with one made by: openssl rand -hex 24")
+    return Access(tokens, (*_LOCAL_NAMES, host, *allow_hosts) if local or allow_hosts else None)
 
 
 def is_loopback(host: str) -> bool:

@@ -14,8 +14,8 @@ class Limits:
     upload_bytes, upload_pages: of one document. upload_seconds: for it to arrive, and again for it to be read.
     documents: kept for one token. backlog: questions that wait, of all clients together. loaded: documents whose keys and
     values are in memory at once. question_tokens: of question and earlier turns. answer_tokens: of one answer.
-    body_bytes: of a request that is not an upload. header_seconds: for a request's head, and between requests.
-    stalled_seconds: that a client may leave unread what it was sent. connections: open at once.
+    body_bytes: of a request beside a document within it. stalled_seconds: that a client may leave unread what it was sent.
+    connections: open at once.
     """
 
     upload_bytes: int = 100_000_000
@@ -27,7 +27,6 @@ class Limits:
     question_tokens: int = 8192
     answer_tokens: int = 4096
     body_bytes: int = 1_000_000
-    header_seconds: float = 10.0
     stalled_seconds: float = 30.0
     connections: int = 512
 
@@ -35,6 +34,11 @@ class Limits:
         for name in ("upload_bytes", "upload_pages", "upload_seconds", "documents", "backlog", "loaded"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"--{name.replace('_', '-').replace('-bytes', '-size')} must be above 0, got {getattr(self, name)}")
+
+    @property
+    def header_seconds(self) -> float:
+        """For a request's head to arrive, and between requests."""
+        return min(10.0, self.upload_seconds)
 
     @property
     def inline_bytes(self) -> int:

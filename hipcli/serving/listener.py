@@ -6,6 +6,7 @@ Knows connections; nothing of what they carry.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -134,7 +135,7 @@ def listen(app: ASGIApp, listener: socket.socket, limits: Limits, on_stop: Calla
         # who asks is the connection's other end, whatever a header says
         proxy_headers=False,
         limit_concurrency=limits.connections,
-        timeout_keep_alive=int(limits.header_seconds),
+        timeout_keep_alive=math.ceil(limits.header_seconds),
         timeout_graceful_shutdown=_LEAVING_S,
     )
     _Server(settings, on_stop).run(sockets=[listener])

@@ -9,18 +9,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hipcli import config
 from hipcli.console import Terminal, write_stdout
 from hipcli.document import Document
-from hipcli.errors import UsageError
 from hipcli.input import read
 from hipcli.loading import attention_settings, find_model, load
 from hipcli.options import RunOptions
 from hipcli.reuse import check_choices
-from hipcli.serving.access import Access, is_loopback, read_tokens, readable_by_others
+from hipcli.serving.access import Access
 from hipcli.serving.answering import Answerer
 from hipcli.serving.app import make_app
 from hipcli.serving.documents import Documents, file_name
@@ -32,24 +31,20 @@ from hipcli.serving.service import Service
 from hipcli.serving.shelf import Shelf
 from hipcli.serving.worker import Worker
 
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What a server was asked to be. files: documents that everyone may ask; allow_hosts: names it goes by beside the local ones."""
+    """What a server was asked to be. files: documents that everyone may ask."""
 
     files: tuple[str, ...]
     host: str
     port: int
-    token_file: str | None = None
-    allow_hosts: tuple[str, ...] = ()
-    limits: Limits = field(default_factory=Limits)
+    access: Access
+    limits: Limits
 
 
 def serve(options: ServeOptions, run: RunOptions, terminal: Terminal) -> None:
     """Serve until a signal comes; raises every HipError before that."""
-    access = _access(options, terminal)
     attention_settings(run)
     check_choices(run)
     with ExitStack() as stack:
@@ -59,7 +54,7 @@ def serve(options: ServeOptions, run: RunOptions, terminal: Terminal) -> None:
         entries = [documents.give(document, name) for document, name in given]
         files = find_model(run, terminal)
         model = load(files, run, terminal)
-        worker = stack.enter_context(_working(_shelf(model, files, run, terminal, options.limits, documents), access, options, terminal))
+        worker = stack.enter_context(_working(_shelf(model, files, run, terminal, options.limits, documents), options, terminal))
         answerer = Answerer(worker.shelf, options.limits)
         service = Service(documents, worker, answerer, options.limits, files.name, terminal)
 
@@ -71,23 +66,7 @@ def serve(options: ServeOptions, run: RunOptions, terminal: Terminal) -> None:
             terminal.note(f"{files.name} ({model.dtype_name} on {model.device}), {documents.count} documents; Ctrl-C ends")
 
         listener.listen(options.limits.connections)
-        listen(make_app(service, access, on_start), listener, options.limits, worker.stop)
-
-
-def _access(options: ServeOptions, terminal: Terminal) -> Access:
-    """Who may ask. Raises UsageError, also for an address that others can reach when there is no token."""
-    tokens = read_tokens(options.token_file) if options.token_file else []
-    if options.token_file and readable_by_others(options.token_file):
-        terminal.warn(f"other users of this machine can read {options.token_file}: chmod 600 {options.token_file}")
-    if token := config.serve_token():
-        tokens.append(token)
-    local = is_loopback(options.host)
-    if not local and not tokens:
-        raise UsageError(
-            f"--host {options.host} can be reached from other machines, so a token is needed",
-            "--token-file FILE with one made by: openssl rand -hex 24",
-        )
-    return Access(tokens, (*_LOCAL_NAMES, options.host, *options.allow_hosts) if local or options.allow_hosts else None)
+        listen(make_app(service, options.access, on_start), listener, options.limits, worker.stop)
 
 
 def _given(name: str, run: RunOptions, terminal: Terminal) -> tuple[Document, str]:
@@ -119,9 +98,9 @@ def _shelf(model, files, run: RunOptions, terminal: Terminal, limits: Limits, do
 
 
 @contextmanager
-def _working(shelf: Shelf, access: Access, options: ServeOptions, terminal: Terminal) -> Iterator[Worker]:
+def _working(shelf: Shelf, options: ServeOptions, terminal: Terminal) -> Iterator[Worker]:
     """A worker, which in the end has saved what was read."""
-    worker = Worker(FairQueue(options.limits.backlog, access.owners), shelf, terminal)
+    worker = Worker(FairQueue(options.limits.backlog, options.access.owners), shelf, terminal)
     worker.start()
     try:
         yield worker
