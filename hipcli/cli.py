@@ -11,10 +11,10 @@ from typing import Annotated, Optional
 import typer
 
 from hipcli import __version__, faults
-from hipcli.config import Backend, Check, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model
+from hipcli.config import Backend, Check, Cite, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model
 from hipcli.config import NoMarks, NoStream, Offline, Out, Parts, Plot, Preset, Question, Questions, Quiet, Seed, Shape, Sources
 from hipcli.config import Attentions, Data, Pack, Samples, Scoring, Suites, Tasks, Texts
-from hipcli.config import SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
+from hipcli.config import Map, MapFile, SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
 from hipcli.console import Terminal
 from hipcli.models_command import models_app
 
@@ -69,6 +69,9 @@ def _ask(
     type: Type = None,
     no_stream: NoStream = False,
     check: Check = False,
+    cite: Cite = "auto",
+    map: Map = False,
+    map_file: MapFile = None,
     as_json: Json = False,
     strict: Strict = False,
     quiet: Quiet = False,
@@ -80,15 +83,17 @@ def _ask(
 
     def work() -> None:
         from hipcli import ask, questions as many
+        from hipcli.citing import CiteOptions
         from hipcli.pipeline import RunOptions
 
         sources, asked = ask.split_arguments(arguments or [], file or [], question, questions)
         options = RunOptions.chosen(sources, given, stream=not no_stream)
         terminal = Terminal(quiet=quiet, verbose=verbose, as_json=as_json)
+        citing = CiteOptions(cite, map, map_file)
         if questions is not None:
-            many.ask_all(options, many.load_questions(questions), terminal, check)
+            many.ask_all(options, many.load_questions(questions), terminal, check, citing)
         else:
-            ask.ask(options, asked, terminal, check)
+            ask.ask(options, asked, terminal, check, citing)
 
     return work
 

@@ -10,12 +10,13 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hipcli.ask import answer_record, show_numbers, show_sources, stream_answer
+from hipcli.ask import answer_record, show_numbers, stream_answer
 from hipcli.check import checked
-from hipcli.citations import cite
+from hipcli.citing import Citer, CiteOptions, evidence_record, show_evidence
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.errors import InputError, UsageError
 from hipcli.inspection import check_complete
@@ -78,25 +79,30 @@ def _from_json(path: str, number: int, line: str) -> Question:
     return Question(text.strip(), tuple(accept))
 
 
-def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal, check: bool = False) -> None:
-    """Answer each question on one prefill; with --json one object a line, as soon as it is known. check: as for `ask`."""
+def ask_all(
+    options: RunOptions, questions: list[Question], terminal: Terminal, check: bool = False, cite: CiteOptions = CiteOptions()
+) -> None:
+    """Answer each question on one prefill; with --json one object a line, as soon as it is known. check, cite: as for `ask`."""
+    if cite.map_file:
+        raise UsageError("--map-file draws one question, and --questions asks many", "ask that question alone, or use --map")
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
     marks = []
     with open_reading(document, options, terminal, room_for([question.text for question in questions])) as reading:
         reading.timing["read_seconds"] = read_seconds
+        citer, how = Citer(reading, cite), partial(_answer, reading, terminal)
         for number, question in enumerate(questions):
             if not terminal.as_json:
                 write_stdout(visible(f"{'' if number == 0 else chr(10)}Q: {question.text}") + "\n")
-            answer, found = checked(reading.engine, check, lambda: _answer(reading, question.text, terminal))
-            citations, right = cite(answer.text, question.text, document), question.mark(answer.text)
+            (answer, evidence), found = checked(reading.engine, check, lambda: citer.cited(question.text, how))
+            right = question.mark(answer.text)
             marks.append(right)
             if terminal.as_json:
                 known = {} if right is None else {"right": right, "accept": list(question.accept)}
-                write_json(answer_record(reading, question.text, answer, citations, found) | known)
+                write_json(answer_record(reading, question.text, answer, evidence_record(evidence, cite), found) | known)
             else:
-                show_sources(citations, document, terminal)
+                show_evidence(evidence, document, cite, terminal)
                 if found:
                     found.say(terminal)
                 if right is not None:
@@ -109,6 +115,6 @@ def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal, 
     check_complete(document, options)
 
 
-def _answer(reading: Reading, question: str, terminal: Terminal) -> Answer:
+def _answer(reading: Reading, terminal: Terminal, question: str) -> Answer:
     """Silently for JSON, else to stdout as it comes."""
     return reading.ask(question) if terminal.as_json else stream_answer(reading, question)
