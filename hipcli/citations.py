@@ -161,10 +161,14 @@ def make_citation(document: Document, index: int, start: int, end: int) -> Citat
     return Citation(document.sources[page.source].name, page.number, page.label, quote, start, end)
 
 
-def sentences_of(text: str) -> list[tuple[int, int]]:
-    """Bounds of a page's sentences that are not white space only."""
-    ends = [*(found.end() for found in _SENTENCE_END.finditer(text)), len(text)]
-    return [(start, end) for start, end in zip([0, *ends], ends) if text[start:end].strip()]
+def sentences_of(text: str) -> list[int]:
+    """The first character of each of a page's sentences, white space left out."""
+    starts = [0, *(found.end() for found in _SENTENCE_END.finditer(text))]
+    return [
+        start + len(text[start:stop]) - len(text[start:stop].lstrip())
+        for start, stop in zip(starts, [*starts[1:], len(text)])
+        if text[start:stop].strip()
+    ]
 
 
 def _sentence(text: str, start: int, end: int) -> tuple[int, int]:

@@ -103,7 +103,7 @@ def _quote(index: int, match: Match | None, asked: QuestionWords, said: list[str
         spans.append((match.start, match.end))
     if gaze is not None and chars_of is not None and (peak := gaze.peak(index)) is not None:
         spans.append(chars_of(index, *peak))
-    spans += sentences_of(text)
+    spans += [(start, start + 1) for start in sentences_of(text)]
     rare = {word for word in said if word not in _EMPTY}
     made = [make_citation(document, index, start, end) for start, end in spans]
     return max(made, key=lambda citation: asked.weigh(citation.quote) + 0.5 * len(rare.intersection(words_of(citation.quote))))

@@ -34,8 +34,10 @@ class Gaze:
         page_starts: [pages] index of each page's first token in the document, whose first token is prefix token `first_token`
         and which has `tokens` tokens.
         """
-        middles = np.arange(mass.shape[-1]) * block_tokens + block_tokens // 2 - first_token
-        inside = (middles >= 0) & (middles < tokens)
+        starts = np.arange(mass.shape[-1]) * block_tokens - first_token
+        middles = np.minimum(starts + block_tokens // 2, tokens - 1)
+        # a block that the prompt before the document has most of is not the document's
+        inside = (middles >= 0) & (starts < tokens)
         # an empty page begins where the next begins: the last of those that begin at a place holds it
         pages = np.where(inside, np.searchsorted(page_starts, middles, side="right") - 1, -1)
         asked, other = _shares(np.asarray(mass), inside), _shares(np.asarray(idle), inside)
