@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,8 @@ CharsOf = Callable[[int, int, int], tuple[int, int]]
 
 DIGITS = 4
 LEAST_SHARE = 0.5  # a page that scores less than this share of the best one is not cited
-TRUSTED_SUPPORT = 0.5  # see docs/citations.md for the false alarms on either side
+SAID_WEIGHT = 0.5  # of the answer's words beside the other two: a small model's answer is often wrong, its question never
+TRUSTED_SUPPORT = 0.46  # docs/citations.md has the false alarms on either side
 # words that stand in every question and say nothing of where its answer is
 _EMPTY = frozenset(
     "a an the of to in on at by for with from and or is are was were be been it its that this these those what which who whom whose "
@@ -53,28 +54,33 @@ def gather(answer: str, question: str, document: Document, gaze: Gaze | None = N
     matches = {match.index: match for match in match_pages(answer, question, document)}
     asked = QuestionWords(question, document)
     said = np.array([matches[index].score if index in matches else 0.0 for index in range(len(document.pages))])
-    scores = combine([said, asked.by_page] + ([gaze.by_page] if gaze is not None else []))
+    scores = combine(asked.by_page, said, gaze.by_page if gaze is not None else None)
     order = [int(index) for index in np.argsort(-scores, kind="stable")[:MAX_CITATIONS]]
     cited = tuple(index for index in order if scores[index] > 0 and scores[index] >= LEAST_SHARE * scores[order[0]])
     citations = tuple(_quote(index, matches.get(index), asked, words_of(answer), document, gaze, chars_of) for index in cited)
-    return Evidence(citations, cited, support_of(asked.covered, gaze.sharpest if gaze is not None else 0.0), gaze)
+    return Evidence(citations, cited, support_of(asked.passage, None if gaze is None else float(gaze.shares().max())), gaze)
 
 
-def combine(witnesses: Sequence[np.ndarray]) -> np.ndarray:
-    """[pages]: each witness's scores against its own best, added."""
-    return sum(scores / max(float(scores.max(initial=0.0)), 1e-12) for scores in witnesses)
+def combine(asked: np.ndarray, said: np.ndarray, drawn: np.ndarray | None = None) -> np.ndarray:
+    """[pages] scores, from question's words, answer's words and attention, each against its own best."""
+    scores = _against_best(asked) + SAID_WEIGHT * _against_best(said)
+    return scores if drawn is None else scores + _against_best(drawn)
 
 
-def support_of(covered: float, sharpest: float) -> float:
-    """0 to 1, from how much of the question's words the best page holds and how sharply the question looked at one place."""
-    return min(1.0, max(0.0, covered))
+def _against_best(scores: np.ndarray) -> np.ndarray:
+    return scores / max(float(scores.max(initial=0.0)), 1e-12)
+
+
+def support_of(passage: float, gathered: float | None) -> float:
+    """0 to 1, from the share of the question's words in one passage, and of what it drew on one page (None: not traced)."""
+    return passage if gathered is None else (2 * passage + gathered) / 3
 
 
 class QuestionWords:
     """A question's telling words in a document.
 
     weights: of each word, by how rare it is; a word that stands nowhere weighs as one that stands on one page. by_page: [pages]
-    summed weights of those that stand there.
+    summed weights of those that stand there. passage: share of all weights in the two sentences in a row that have most.
     """
 
     def __init__(self, question: str, document: Document) -> None:
@@ -84,12 +90,19 @@ class QuestionWords:
         pages = len(present)
         self.weights = {word: math.log(1 + pages / max(1, frequency[word])) * substance(word) for word in words}
         self.by_page = np.array([sum(self.weights[word] for word in here) for here in present])
-
-    @property
-    def covered(self) -> float:
-        """Of all weights, what the best page holds; 0 when the question has no telling word."""
         total = sum(self.weights.values())
-        return float(self.by_page.max(initial=0.0)) / total if total else 0.0
+        self.passage = self._best_passage(document) / total if total else 0.0
+
+    def _best_passage(self, document: Document) -> float:
+        best = 0.0
+        for index in np.argsort(-self.by_page, kind="stable"):
+            # no passage has more than its page
+            if self.by_page[index] <= best:
+                break
+            text = document.pages[index].text
+            starts = [*sentences_of(text), len(text)]
+            best = max(best, *(self.weigh(text[start:stop]) for start, stop in zip(starts, [*starts[2:], len(text)])))
+        return best
 
     def weigh(self, text: str) -> float:
         """Summed weights of those in a text."""

@@ -52,12 +52,6 @@ class Gaze:
         """Nats drawn in all."""
         return float(self.by_page.sum())
 
-    @property
-    def sharpest(self) -> float:
-        """Of what was drawn, the share of the heaviest run of four blocks."""
-        runs = np.convolve(self.drawn, np.ones(min(4, self.drawn.size)), "valid")
-        return float(runs.max()) / self.total if self.total > 0 else 0.0
-
     def shares(self) -> np.ndarray:
         """[pages], of what was drawn; zeros when nothing was."""
         return self.by_page / self.total if self.total > 0 else np.zeros_like(self.by_page)

@@ -57,7 +57,7 @@ def test_what_every_question_draws_counts_for_nothing():
     blocks = -(-(FIRST + TOKENS) // BLOCK)
     same = np.random.default_rng(0).random((2, 2, blocks))
     gaze = Gaze.of(same, same, STARTS, FIRST, TOKENS, BLOCK)
-    assert gaze.total == gaze.sharpest == 0 and not gaze.shares().any() and not gaze.columns(9).any()
+    assert gaze.total == 0 and not gaze.shares().any() and not gaze.columns(9).any()
     # nor does what is drawn from the prompt before the document
     prompt = same.copy()
     prompt[:, :, 0] += 50
