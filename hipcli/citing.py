@@ -17,13 +17,12 @@ from hipcli.errors import UsageError
 from hipcli.evidence import DIGITS, Evidence, gather
 from hipcli.gaze import Gaze
 from hipcli.gaze_map import require_map_file, show_map, write_map
-from hipcli.pipeline import Answer, Reading, as_question
+from hipcli.pipeline import IDLE_QUESTION, Answer, Reading, as_question
 
 if TYPE_CHECKING:
     from hipcli.trace import Trace
 
 CITE = ("auto", "off", "json")
-_IDLE_QUESTION = "N/A"
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Citer:
 
         encoded, first = self._reading.encoded, len(self._reading.prompt.prefix_ids)
         if self._idle is None:
-            idle, question = self._trace(_IDLE_QUESTION), self._reading.prompt.suffix_ids(as_question(_IDLE_QUESTION))
+            idle, question = self._trace(IDLE_QUESTION), self._reading.prompt.suffix_ids(as_question(IDLE_QUESTION))
             with self._reading.engine.watching(idle):
                 self._reading.engine.peek(question)
             self._idle = idle.mass().numpy()

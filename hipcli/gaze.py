@@ -40,10 +40,13 @@ class Gaze:
         inside = (middles >= 0) & (starts < tokens)
         # an empty page begins where the next begins: the last of those that begin at a place holds it
         pages = np.where(inside, np.searchsorted(page_starts, middles, side="right") - 1, -1)
-        asked, other = _shares(np.asarray(mass), inside), _shares(np.asarray(idle), inside)
+        drawn = np.zeros(mass.shape[-1])
         floor = _FLOOR / max(1, int(inside.sum()))
-        surplus = np.maximum(asked - other, 0) * np.log((asked + floor) / (other + floor))
-        drawn = surplus.mean((0, 1))
+        # a layer at a time: a million tokens have 130,000 blocks in each head
+        for asked, other in zip(mass, idle):
+            asked, other = _shares(asked, inside), _shares(other, inside)
+            drawn += (np.maximum(asked - other, 0) * np.log((asked + floor) / (other + floor))).mean(0)
+        drawn /= len(mass)
         by_page = np.bincount(pages[inside], weights=drawn[inside], minlength=len(page_starts))
         return Gaze(drawn, pages, by_page, block_tokens, first_token)
 

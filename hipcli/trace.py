@@ -47,7 +47,7 @@ class Trace:
             return
         settle(q.device.type)
         began, backend = time.monotonic(), self._runtime.question_backend
-        mass = block_mass(q[:, rows.to(q.device)], backend.keys_from_store(keys[:, : self._held]), DISTANCE, backend.rope)
+        mass = block_mass(q[:, rows.to(q.device)], keys[:, : self._held], DISTANCE, backend.rope, backend.keys_from_store)
         self._sums[layer, start] = mass.cpu() * rows.numel()
         self.seconds += time.monotonic() - began
 

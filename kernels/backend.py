@@ -23,8 +23,8 @@ class Backend(ABC):
         """What a store should keep of new keys [KV, n, D] whose first position is `start`: as they are, un-rotated."""
         return keys
 
-    def keys_from_store(self, keys: torch.Tensor) -> torch.Tensor:
-        """The first keys of a store, [KV, n, D], un-rotated again."""
+    def keys_from_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
+        """What keys_to_store was given, from what it gave: [KV, n, D], un-rotated."""
         return keys
 
     def for_questions(self) -> Backend:

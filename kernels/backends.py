@@ -65,10 +65,10 @@ class DenseBackend(Backend):
     def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
         return rotate(keys, self.rope.table(start + keys.shape[1])[start:])
 
-    def keys_from_store(self, keys):
+    def keys_from_store(self, keys, start):
         turned = torch.view_as_complex(keys.float().unflatten(-1, (-1, 2)))
         # the phases' length is the rope's factor: dividing by them undoes it too
-        plain = torch.view_as_real(turned / self.rope.table(keys.shape[1])).flatten(-2)
+        plain = torch.view_as_real(turned / self.rope.table(start + keys.shape[1])[start:]).flatten(-2)
         return split_pairs(plain).to(keys.dtype)
 
     def new_state(self) -> None:

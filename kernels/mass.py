@@ -7,21 +7,23 @@ Keys are read as they are stored, un-rotated, a slice at a time.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
 from hipcli.kernels.rope import Rope, rotate, split_pairs
 
+Plain = Callable[[torch.Tensor, int], torch.Tensor]
 MASS_TOKENS = 8  # keys whose mass is one number
 SLICE_BYTES = 32 << 20  # weights held at a time, which sets the keys in a slice
 
 
-def block_mass(q: torch.Tensor, k: torch.Tensor, distance: int, rope: Rope) -> torch.Tensor:
+def block_mass(q: torch.Tensor, k: torch.Tensor, distance: int, rope: Rope, plain: Plain = lambda keys, start: keys) -> torch.Tensor:
     """Share of attention on each block of MASS_TOKENS keys, mean over the rows.
 
-    q: [H, R, D]; k: [KV, T, D], both un-rotated; every query stands `distance` after every key. Returns
-    [H, ceil(T / MASS_TOKENS)] fp32; each head's shares sum to 1.
+    q: [H, R, D], un-rotated; k: [KV, T, D]; plain: un-rotates a slice of k that starts at a position; every query stands
+    `distance` after every key. Returns [H, ceil(T / MASS_TOKENS)] fp32; each head's shares sum to 1.
     """
     (heads, rows, dim), (kv, total, _) = q.shape, k.shape
     # a key at position 0 is only scaled, so the query takes its factor too
@@ -32,7 +34,7 @@ def block_mass(q: torch.Tensor, k: torch.Tensor, distance: int, rope: Rope) -> t
 
     def logits(part: slice) -> torch.Tensor:
         # [KV, G * R, n]; fp32, because sums over a long context need its bits
-        return (turned @ k[:, part].transpose(1, 2)).float()
+        return (turned @ plain(k[:, part], part.start).transpose(1, 2)).float()
 
     lse = torch.stack([logits(part).logsumexp(-1) for part in slices]).logsumexp(0)[..., None]
     return torch.cat([_blocks((logits(part) - lse).exp_(), heads, rows) for part in slices], dim=1)
