@@ -34,8 +34,8 @@ _EMPTY = frozenset(
 class Evidence:
     """What an answer rests on.
 
-    citations: up to three, best first; cited: their pages, as indices into Document.pages. support: 0 to 1, how much of what
-    was asked about the best page holds. gaze: where the question looked, None when it was not traced.
+    citations: up to three, best first; cited: their pages, as indices into Document.pages. support: 0 to 1, the share of the
+    question's words in one passage. gaze: where the question looked, None when it was not traced.
     """
 
     citations: tuple[Citation, ...]
@@ -58,7 +58,7 @@ def gather(answer: str, question: str, document: Document, gaze: Gaze | None = N
     order = [int(index) for index in np.argsort(-scores, kind="stable")[:MAX_CITATIONS]]
     cited = tuple(index for index in order if scores[index] > 0 and scores[index] >= LEAST_SHARE * scores[order[0]])
     citations = tuple(_quote(index, matches.get(index), asked, words_of(answer), document, gaze, chars_of) for index in cited)
-    return Evidence(citations, cited, support_of(asked.passage, None if gaze is None else float(gaze.shares().max())), gaze)
+    return Evidence(citations, cited, asked.passage, gaze)
 
 
 def combine(asked: np.ndarray, said: np.ndarray, drawn: np.ndarray | None = None) -> np.ndarray:
@@ -69,11 +69,6 @@ def combine(asked: np.ndarray, said: np.ndarray, drawn: np.ndarray | None = None
 
 def _against_best(scores: np.ndarray) -> np.ndarray:
     return scores / max(float(scores.max(initial=0.0)), 1e-12)
-
-
-def support_of(passage: float, gathered: float | None) -> float:
-    """0 to 1, from the share of the question's words in one passage, and of what it drew on one page (None: not traced)."""
-    return passage if gathered is None else (2 * passage + gathered) / 3
 
 
 class QuestionWords:

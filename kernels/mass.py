@@ -36,6 +36,8 @@ def block_mass(q: torch.Tensor, k: torch.Tensor, distance: int, rope: Rope, plai
         # [KV, G * R, n]; fp32, because sums over a long context need its bits
         return (turned @ plain(k[:, part], part.start).transpose(1, 2)).float()
 
+    if len(slices) == 1:
+        return _blocks(logits(slices[0]).softmax(-1), heads, rows)
     lse = torch.stack([logits(part).logsumexp(-1) for part in slices]).logsumexp(0)[..., None]
     return torch.cat([_blocks((logits(part) - lse).exp_(), heads, rows) for part in slices], dim=1)
 

@@ -23,7 +23,7 @@ from hipcli.citations import match_pages, words_of
 from hipcli.citing import Citer, CiteOptions
 from hipcli.console import Terminal
 from hipcli.document import Document, Page, Source
-from hipcli.evidence import LEAST_SHARE, TRUSTED_SUPPORT, QuestionWords, combine, gather, support_of
+from hipcli.evidence import LEAST_SHARE, TRUSTED_SUPPORT, QuestionWords, combine, gather
 from hipcli.pipeline import RunOptions, open_reading, room_for
 from hipcli.questions import Question
 from hipcli.readers import read_document
@@ -184,7 +184,8 @@ def tally(rows: list[dict], way: str) -> tuple[float, float, float, float]:
 def report(given: argparse.Namespace) -> None:
     rows = lines_of(Path(given.file))
     titles = list(dict.fromkeys(row["document"] for row in rows))
-    groups = [(title, [row for row in rows if row["document"] == title]) for title in titles] + [("all", rows)]
+    groups = [(title, [row for row in rows if row["document"] == title]) for title in titles]
+    groups.append(("all but those in other words", [row for row in rows if "in other words" not in row["document"]]))
     for title, group in groups:
         known, absent = [row for row in group if row["right"]], [row for row in group if not row["right"]]
         right = sum(bool(row["answer_right"]) for row in known)
@@ -199,8 +200,8 @@ def report(given: argparse.Namespace) -> None:
 
 
 def verdicts(known: list[dict], absent: list[dict]) -> None:
-    """False alarms both ways, at several thresholds."""
-    kinds = {"words": lambda row: support_of(row["passage"], None), "words and attention": supported}
+    """False alarms both ways, at several thresholds; beside the verdict shipped, one to which attention adds its best page's share."""
+    kinds = {"words (shipped)": lambda row: row["passage"], "words and attention": with_attention}
     for name, value in kinds.items():
         parts = []
         for limit in sorted({0.3, 0.4, 0.5, 0.6, 0.7, TRUSTED_SUPPORT}):
@@ -209,9 +210,9 @@ def verdicts(known: list[dict], absent: list[dict]) -> None:
         print(f"support by {name}, threshold: there but held to be missing, missing but held to be there: " + "; ".join(parts))
 
 
-def supported(row: dict) -> float:
+def with_attention(row: dict) -> float:
     drawn = np.array(row["drawn"])
-    return support_of(row["passage"], float(drawn.max() / max(drawn.sum(), 1e-12)))
+    return (2 * row["passage"] + float(drawn.max() / max(drawn.sum(), 1e-12))) / 3
 
 
 def main() -> None:
