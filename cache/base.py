@@ -31,8 +31,12 @@ class KVStore(ABC):
     more. Methods raise ValueError on a wrong shape or an impossible length, MemoryError where memory ends.
     """
 
+    in_place = False  # whether buffers() lie elsewhere than `shape.device`, which reads them from there
+
     def __init__(self, shape: StoreShape) -> None:
         self.shape = shape
+        self._capacity = 0
+        self._lengths = [0] * shape.layers
 
     @abstractmethod
     def reserve(self, tokens: int) -> None:
@@ -53,23 +57,46 @@ class KVStore(ABC):
         Whoever writes to the room behind the held tokens says so with `claim`.
         """
 
-    @abstractmethod
     def claim(self, tokens: int) -> None:
         """Count `tokens` tokens more, which were written to every layer's buffers. Raises ValueError beyond the room."""
+        if max(self._lengths) + tokens > self._capacity:
+            raise ValueError(f"there is room for {self._capacity} tokens, not for {max(self._lengths) + tokens}")
+        self._lengths = [length + tokens for length in self._lengths]
 
-    @abstractmethod
+    def copy_out(self, layer: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of held tokens [start, stop) in host memory, contiguous [KV, n, D].
+
+        Another thread may call it while later tokens are appended, as long as these stay.
+        """
+        keys, values = self.view(layer)
+        return keys[:, start:stop].to("cpu").contiguous(), values[:, start:stop].to("cpu").contiguous()
+
+    def copy_in(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put keys, values [KV, n, D] of host memory at positions `start` on, within the room; `claim` makes them count."""
+        held_keys, held_values = self.buffers(layer)
+        held_keys[:, start : start + keys.shape[1]].copy_(keys)
+        held_values[:, start : start + keys.shape[1]].copy_(values)
+
     def truncate(self, tokens: int) -> None:
         """Keep the first `tokens` tokens of every layer. Raises ValueError when fewer are held."""
+        if not 0 <= tokens <= self.length:
+            raise ValueError(f"tokens must be within 0..{self.length}, got {tokens}")
+        self._lengths = [tokens] * self.shape.layers
 
     @property
-    @abstractmethod
     def length(self) -> int:
         """Tokens held by every layer."""
+        return min(self._lengths)
 
     @property
-    @abstractmethod
     def allocated_bytes(self) -> int:
         """Bytes set aside for K and V."""
+        return self._capacity * self.shape.bytes_per_token
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes set aside on `shape.device`."""
+        return self.allocated_bytes
 
     @abstractmethod
     def check_integrity(self) -> None:
@@ -78,3 +105,19 @@ class KVStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the memory back; the store is empty afterwards."""
+
+    def _span_of_new(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[int, int]:
+        """Where new tokens of a layer go, [start, stop), with room made for them. Raises ValueError on a wrong shape."""
+        expected = (self.shape.kv_heads, keys.shape[1], self.shape.head_dim)
+        for name, tensor in (("keys", keys), ("values", values)):
+            if tuple(tensor.shape) != expected:
+                raise ValueError(f"{name} must have shape {expected}, got {tuple(tensor.shape)}")
+        start = self._lengths[layer]
+        stop = start + keys.shape[1]
+        if stop > self._capacity:
+            try:
+                # as many again where memory allows, so that few appends have to copy
+                self.reserve(max(stop, 2 * self._capacity))
+            except MemoryError:
+                self.reserve(stop)
+        return start, stop

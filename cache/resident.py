@@ -12,10 +12,8 @@ class ResidentStore(KVStore):
 
     def __init__(self, shape: StoreShape) -> None:
         super().__init__(shape)
-        self._capacity = 0
         self._keys: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
-        self._lengths = [0] * shape.layers
 
     def reserve(self, tokens: int) -> None:
         """As in KVStore. Takes what the new buffers take and one layer's old ones more, never two of every buffer."""
@@ -42,24 +40,10 @@ class ResidentStore(KVStore):
         return fresh
 
     def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        expected = (self.shape.kv_heads, keys.shape[1], self.shape.head_dim)
-        for name, tensor in (("keys", keys), ("values", values)):
-            if tuple(tensor.shape) != expected:
-                raise ValueError(f"{name} must have shape {expected}, got {tuple(tensor.shape)}")
-        start = self._lengths[layer]
-        stop = start + keys.shape[1]
-        if stop > self._capacity:
-            self._grow(stop)
+        start, stop = self._span_of_new(layer, keys, values)
         self._keys[layer][:, start:stop] = keys
         self._values[layer][:, start:stop] = values
         self._lengths[layer] = stop
-
-    def _grow(self, tokens: int) -> None:
-        """Room for `tokens` tokens, and for as many again where memory allows, so that few appends have to copy."""
-        try:
-            self.reserve(max(tokens, 2 * self._capacity))
-        except MemoryError:
-            self.reserve(tokens)
 
     def view(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         held = self._lengths[layer]
@@ -70,24 +54,6 @@ class ResidentStore(KVStore):
         if not self._capacity:
             self.reserve(1)
         return self._keys[layer], self._values[layer]
-
-    def claim(self, tokens: int) -> None:
-        if max(self._lengths) + tokens > self._capacity:
-            raise ValueError(f"there is room for {self._capacity} tokens, not for {max(self._lengths) + tokens}")
-        self._lengths = [length + tokens for length in self._lengths]
-
-    def truncate(self, tokens: int) -> None:
-        if not 0 <= tokens <= self.length:
-            raise ValueError(f"tokens must be within 0..{self.length}, got {tokens}")
-        self._lengths = [tokens] * self.shape.layers
-
-    @property
-    def length(self) -> int:
-        return min(self._lengths)
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self._capacity * self.shape.bytes_per_token
 
     def check_integrity(self) -> None:
         if len(set(self._lengths)) != 1:

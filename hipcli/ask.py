@@ -16,9 +16,12 @@ from hipcli.check import Check, checked
 from hipcli.citing import Citer, CiteOptions, draw_evidence, evidence_record, show_evidence
 from hipcli.console import AnswerWriter, Terminal, amount, duration, write_json
 from hipcli.errors import UsageError
+from hipcli.input import read
 from hipcli.inspection import check_complete, document_record
 from hipcli.memory import peak_memory_bytes
-from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read, room_for
+from hipcli.options import RunOptions
+from hipcli.pipeline import Answer, Reading, open_reading, room_for
+from hipcli.readers.url import is_url
 
 _EXAMPLE = 'hip ask book.pdf "Who signed the treaty?"'
 
@@ -39,7 +42,7 @@ def split_arguments(
     else:
         if not arguments or (len(arguments) == 1 and not files):
             raise UsageError("the question is missing", _EXAMPLE)
-        if arguments[-1] == "-" or os.path.isfile(arguments[-1]):
+        if arguments[-1] == "-" or os.path.exists(arguments[-1]) or is_url(arguments[-1]):
             hint = f"put the question last: {_EXAMPLE}; or use -q if the question is also a file's name"
             raise UsageError(f"the question is missing: the last argument, {arguments[-1]!r}, is a document", hint)
         sources, question = [*files, *arguments[:-1]], arguments[-1]
@@ -86,8 +89,9 @@ def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
     if not (terminal.verbose or terminal.is_terminal):
         return
     timing, peak = reading.timing, peak_memory_bytes()
-    parts = [f"{len(reading.encoded.ids):,} document tokens", f"read at {timing['prefill_tokens_per_second']:,.0f} tokens/s"]
-    parts.append(f"in {duration(timing['prefill_seconds'])}")
+    parts = [f"{len(reading.encoded.ids):,} document tokens"]
+    if timing["prefill_seconds"]:
+        parts += [f"read at {timing['prefill_tokens_per_second']:,.0f} tokens/s", f"in {duration(timing['prefill_seconds'])}"]
     if answer.decode_rate:
         parts.append(f"answered at {answer.decode_rate:.1f} tokens/s")
     if peak:
@@ -119,6 +123,13 @@ def memory_record(reading: Reading) -> dict[str, int | None]:
     return {"peak_memory_bytes": peak_memory_bytes(), "planned_peak_bytes": reading.plan.planned_peak_bytes}
 
 
+def session_record(reading: Reading) -> dict[str, Any] | None:
+    """What was reused and what was computed, as counted; None when no session was wanted."""
+    if reading.session is None:
+        return None
+    return reading.session.record | {"prefilled_tokens": reading.engine.prefilled_tokens}
+
+
 def run_record(reading: Reading) -> dict[str, Any]:
     """What a run was made with: document, model, attention, warnings, version."""
     options, model = reading.options, reading.model
@@ -126,6 +137,7 @@ def run_record(reading: Reading) -> dict[str, Any]:
         "document": document_record(reading.document, reading.encoded),
         "model": {"name": reading.files.name, "origin": reading.files.origin, "dtype": model.dtype_name, "device": model.device},
         "attention": reading.engine.attention,
+        "session": session_record(reading),
         "sampling": {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed},
         "warnings": list(reading.document.warnings),
         "hip_version": __version__,

@@ -13,13 +13,13 @@ import torch
 from transformers import AttentionInterface
 
 from hipcli.cache.base import KVStore
-from hipcli.kernels.backend import Backend
-from hipcli.kernels.backends import backend_class
-from hipcli.kernels.rope import Rope
-from hipcli.kernels.presets import preset
-from hipcli.kernels.stages import PrunePlan
 from hipcli.errors import UsageError
 from hipcli.fused import skip_empty_rotation
+from hipcli.kernels.backend import Backend
+from hipcli.kernels.backends import backend_class
+from hipcli.kernels.presets import preset
+from hipcli.kernels.rope import Rope
+from hipcli.kernels.stages import PrunePlan
 from hipcli.settings import AttentionSettings
 
 Watch = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -96,7 +96,7 @@ class AttentionRuntime:
         if self.device_step is not None:
             step, (keys, values) = self.device_step, self.store.buffers(layer)
             stage, state = step.stages[layer], step.states[layer]
-            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense)
+            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense, self.store.in_place)
         held = self.store.view(layer)[0].shape[1]
         self.store.append(layer, self.backend.keys_to_store(k, held), v)
         keys, values = self.store.view(layer)

@@ -55,6 +55,7 @@ class BenchOptions:
     device: str = "auto"
     dtype: str = "auto"
     preset: str = "auto"
+    kv: str = "auto"
     seconds: float = 300.0
     whole: bool = False
 
@@ -191,7 +192,7 @@ def cells(
         for tokens in options.contexts:
             for mode in ("sparse", "dense"):
                 limits = bench_model.Limits(deadline, options.whole)
-                work = partial(bench_model.model_row, model, tokens, mode, options.preset, limits, ceilings)
+                work = partial(bench_model.model_row, model, tokens, mode, options.preset, options.kv, limits, ceilings)
                 yield f"whole model, {mode}, {tokens:,} tokens", "model", tokens, work
 
 

@@ -21,8 +21,8 @@ from hipcli.bench_timing import NoTimeLeft, is_cuda
 from hipcli.bench_work import prefill_flops
 from hipcli.devices import settle
 from hipcli.engine import Engine
-from hipcli.errors import DoesNotFit
 from hipcli.model import LoadedModel
+from hipcli.placement import does_not_fit, keys_read
 from hipcli.settings import AttentionSettings
 
 ROOM_TOKENS = 256  # question and answer of the decode measurement
@@ -42,21 +42,21 @@ class Limits:
         return max(0.0, self.deadline - time.monotonic())
 
 
-def model_row(model: LoadedModel, context: int, mode: str, preset: str, limits: Limits, ceilings: Ceilings) -> dict[str, Any]:
+def model_row(model: LoadedModel, context: int, mode: str, preset: str, kv: str, limits: Limits, ceilings: Ceilings) -> dict[str, Any]:
     """Measure one mode at one context. Raises DoesNotFit or NoTimeLeft before it starts, naming the need."""
     chunk = DENSE_CHUNK_TOKENS if mode == "dense" and is_cuda(model.device) else None
-    engine = Engine(model, AttentionSettings(mode=mode, preset=preset), chunk_tokens=chunk)
+    engine = Engine(model, AttentionSettings(mode=mode, preset=preset), chunk_tokens=chunk, kv=kv)
     plan = engine.plan(context + ROOM_TOKENS)
     if not plan.fits:
-        raise DoesNotFit(f"it needs {plan.peak_bytes / 2**30:.1f} GiB of memory and {plan.available_bytes / 2**30:.1f} GiB are free")
-    engine.chunk_tokens = plan.chunk_tokens
+        raise does_not_fit(plan)
+    engine.make_room(context + ROOM_TOKENS)
     require_time(engine, context, limits, ceilings)
     try:
         watch = MemoryWatch(model.device)
         row: dict[str, Any] = {"row": "model", "context": context, "mode": mode, "model": model.name, "dtype": model.dtype_name}
+        row |= {"kv": "host" if plan.on_host else "device"}
         if mode == "dense" and is_cuda(model.device):
             row |= use_fastest_dense(engine, context)
-        engine.store.reserve(context + ROOM_TOKENS)
         warm_up(engine, context)
         row |= {"backend": engine.runtime.backend.name, "chunk_tokens": engine.chunk_tokens}
         row |= prefill_fields(engine, context, plan.seconds, limits, watch)
@@ -105,7 +105,7 @@ class MemoryWatch:
 def predicted_chunk_seconds(engine: Engine, context: int, ceilings: Ceilings) -> float:
     """About how long the last chunk takes."""
     model = engine.model
-    keys = context if engine.settings.mode == "dense" else engine._keys_read(context)
+    keys = context if engine.settings.mode == "dense" else keys_read(engine.model, engine.settings, engine.runtime, context)
     flops = 2 * model.parameters + 12 * model.layers * model.heads * model.head_dim * keys
     return engine.chunk_tokens * flops / ceilings.matmul_rate
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from hipcli.document import Document, Page
+from hipcli.document import Document, Page, place
 
 # a CJK character is a word of its own: those scripts put no spaces between words
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -37,7 +37,7 @@ _BREAK = "\n"
 class Citation:
     """One page and a passage of it, word for word.
 
-    page: physical number in its source. label: printed number or None.
+    page: physical number in its source. label: printed number, or time, or None. title: of the section, or None.
     quote: a substring of the page's text after white space is folded; start and end are offsets in that page's text.
     """
 
@@ -47,12 +47,12 @@ class Citation:
     quote: str
     start: int
     end: int
+    title: str | None = None
 
     @property
     def place(self) -> str:
-        """p. 12, or p. 12 (printed "iv") where the printed number differs."""
-        printed = f' (printed "{self.label}")' if self.label not in (None, str(self.page)) else ""
-        return f"p. {self.page}{printed}"
+        """p. 12, or p. 12 (printed "iv"), The Lamp."""
+        return f"p. {self.page}{place(self.page, self.label, self.title)}"
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def make_citation(document: Document, index: int, start: int, end: int) -> Citat
     page = document.pages[index]
     start, end = _sentence(page.text, start, end)
     quote = " ".join(page.text[start:end].split())
-    return Citation(document.sources[page.source].name, page.number, page.label, quote, start, end)
+    return Citation(document.sources[page.source].name, page.number, page.label, quote, start, end, page.title)
 
 
 def sentences_of(text: str) -> list[int]:

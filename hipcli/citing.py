@@ -45,42 +45,42 @@ class Citer:
     """Of one reading. seconds: spent on tracing the last question."""
 
     def __init__(self, reading: Reading, options: CiteOptions) -> None:
-        self._reading, self._options, self._idle, self.seconds = reading, options, None, 0.0
+        self.reading, self.options, self._idle, self.seconds = reading, options, None, 0.0
 
     def cited(self, question: str, answer: Callable[[str], Answer]) -> tuple[Answer, Evidence | None]:
         """Run `answer` on `question`, and gather what it rests on; None with --cite off."""
-        if self._options.cite == "off":
+        if self.options.cite == "off":
             return answer(question), None
         trace = self._trace(question)
-        with self._reading.engine.watching(trace):
+        with self.reading.engine.watching(trace):
             said = answer(question)
         began = time.monotonic()
         gaze = self._gaze(trace)
         self.seconds = time.monotonic() - began + trace.seconds
-        return said, gather(said.text, question, self._reading.document, gaze, self._chars_of)
+        return said, gather(said.text, question, self.reading.document, gaze, self._chars_of)
 
     def _trace(self, question: str) -> Trace:
         from hipcli.trace import Trace
 
-        reading = self._reading
+        reading = self.reading
         rows = len(reading.prompt.encode_question(as_question(question)))
         return Trace(reading.engine.runtime, reading.engine.cached_len, rows)
 
     def _gaze(self, trace: Trace) -> Gaze:
         from hipcli.kernels.mass import MASS_TOKENS
 
-        encoded, first = self._reading.encoded, len(self._reading.prompt.prefix_ids)
+        encoded, first = self.reading.encoded, len(self.reading.prompt.prefix_ids)
         if self._idle is None:
-            idle, question = self._trace(IDLE_QUESTION), self._reading.prompt.suffix_ids(as_question(IDLE_QUESTION))
-            with self._reading.engine.watching(idle):
-                self._reading.engine.peek(question)
+            idle, question = self._trace(IDLE_QUESTION), self.reading.prompt.suffix_ids(as_question(IDLE_QUESTION))
+            with self.reading.engine.watching(idle):
+                self.reading.engine.peek(question)
             self._idle = idle.mass().numpy()
         return Gaze.of(trace.mass().numpy(), self._idle, encoded.page_starts, first, len(encoded.ids), MASS_TOKENS)
 
     def _chars_of(self, page: int, start: int, stop: int) -> tuple[int, int]:
         """Characters of a page's text for tokens [start, stop) of the document, close enough to find the sentence by."""
-        encoded, decode = self._reading.encoded, self._reading.tokenizer.decode
-        first, text = int(encoded.page_starts[page]), self._reading.document.pages[page].text
+        encoded, decode = self.reading.encoded, self.reading.tokenizer.decode
+        first, text = int(encoded.page_starts[page]), self.reading.document.pages[page].text
         before = len(decode(encoded.ids[first : max(first, start)].tolist()))
         length = len(decode(encoded.ids[max(first, start) : stop].tolist()))
         begin = min(before, max(0, len(text) - 1))
@@ -122,7 +122,7 @@ def evidence_record(evidence: Evidence | None, options: CiteOptions) -> dict[str
     """What an answer rests on as JSON: citations always, the rest where something was traced."""
     if evidence is None:
         return {"citations": []}
-    names = ("source", "page", "label", "quote", "start", "end")
+    names = ("source", "page", "label", "title", "quote", "start", "end")
     record: dict[str, Any] = {"citations": [{name: getattr(citation, name) for name in names} for citation in evidence.citations]}
     record |= {"supported": evidence.is_supported, "support": round(evidence.support, DIGITS)}
     if options.map and evidence.gaze is not None:

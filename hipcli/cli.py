@@ -5,31 +5,33 @@ handling. Imports nothing heavy: `hip --help` needs typer and rich only.
 """
 
 import sys
-from collections.abc import Callable
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
-from hipcli import __version__, faults
-from hipcli.config import Backend, Check, Cite, Contexts, Dense, DenseBelow, Device, Dtype, Encoding, Files, Json, MaxTokens, Minutes, Model
-from hipcli.config import NoMarks, NoStream, Offline, Out, Parts, Plot, Preset, Question, Questions, Quiet, Seed, Shape, Sources
-from hipcli.config import Attentions, Data, Pack, Samples, Scoring, Suites, Tasks, Texts
-from hipcli.config import Map, MapFile, SourcesAndQuestion, Spans, Strict, System, Temperature, TopP, Type, Verbose, Whole
+from hipcli import __version__, faults, option_types
+from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES, SUMMARY, VERBOSE
+from hipcli.command_options import Work, takes
+from hipcli.config_command import config_app
 from hipcli.console import Terminal
+from hipcli.errors import UsageError
+from hipcli.help_command import help_on, names
 from hipcli.models_command import models_app
-
-Work = Callable[[], Optional[int]]
+from hipcli.sessions_command import sessions_app
+from hipcli.topics import TOPICS
 
 app = typer.Typer(
     name="hip",
     help="Ask questions of documents far longer than a model's window, losing nothing.",
-    epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"',
+    epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"\n\nTopics:  hip help environment|exit-codes|formats',
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     invoke_without_command=True,
 )
 app.add_typer(models_app, name="models")
+app.add_typer(sessions_app, name="sessions")
+app.add_typer(config_app, name="config")
 
 
 def _version(wanted: bool) -> None:
@@ -47,176 +49,136 @@ def _root(
         typer.echo(context.get_help())
 
 
+def _terminal(given: dict[str, Any]) -> Terminal:
+    return Terminal(quiet=given["quiet"], verbose=given.get("verbose", False), as_json=given["as_json"])
+
+
+def _sources(given: dict[str, Any]) -> list[str]:
+    return [*(given["file"] or []), *(given["sources"] or [])]
+
+
+ASKED = {
+    "arguments": (option_types.SourcesAndQuestion, None),
+    "question": (option_types.Question, None),
+    "questions": (option_types.Questions, None),
+    "out": (option_types.Out, None),
+}
+CITING = {"cite": (option_types.Cite, "auto"), "map": (option_types.Map, False), "map_file": (option_types.MapFile, None)}
+
+
 @app.command("ask", epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"')
-def _ask(
-    arguments: SourcesAndQuestion = None,
-    question: Question = None,
-    questions: Questions = None,
-    file: Files = None,
-    model: Model = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    system: System = None,
-    dense: Dense = False,
-    dense_below: DenseBelow = None,
-    preset: Preset = "auto",
-    backend: Backend = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    encoding: Encoding = None,
-    type: Type = None,
-    no_stream: NoStream = False,
-    check: Check = False,
-    cite: Cite = "auto",
-    map: Map = False,
-    map_file: MapFile = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    offline: Offline = False,
-) -> Work:
+@takes(ASKED, FILES, RUN, CITING, {"no_stream": (option_types.NoStream, False), "check": (option_types.Check, False)})
+def _ask(given: dict[str, Any]) -> Work:
     """Answer a question about documents, naming the pages."""
-    given = locals()
 
     def work() -> None:
-        from hipcli import ask, questions as many
+        from hipcli import ask
+        from hipcli import questions as many
         from hipcli.citing import CiteOptions
-        from hipcli.pipeline import RunOptions
+        from hipcli.options import RunOptions
 
-        sources, asked = ask.split_arguments(arguments or [], file or [], question, questions)
-        options = RunOptions.chosen(sources, given, stream=not no_stream)
-        terminal = Terminal(quiet=quiet, verbose=verbose, as_json=as_json)
-        citing = CiteOptions(cite, map, map_file)
+        questions, out, check = given["questions"], given["out"], given["check"]
+        if out is not None and questions is None:
+            raise UsageError("--out keeps the answers of --questions", "redirect a single answer: hip ask … > FILE")
+        sources, asked = ask.split_arguments(given["arguments"] or [], given["file"] or [], given["question"], questions)
+        options, terminal = RunOptions.chosen(sources, given, stream=not given["no_stream"]), _terminal(given)
+        cite = CiteOptions(given["cite"], given["map"], given["map_file"])
         if questions is not None:
-            many.ask_all(options, many.load_questions(questions), terminal, check, citing)
+            many.ask_all(options, many.load_questions(questions), terminal, check, out, cite)
         else:
-            ask.ask(options, asked, terminal, check, citing)
+            ask.ask(options, asked, terminal, check, cite)
 
     return work
 
 
 @app.command("summarize", epilog="Example:  hip summarize samples/lighthouse.pdf")
-def _summarize(
-    sources: Sources = None,
-    file: Files = None,
-    spans: Spans = None,
-    model: Model = None,
-    max_tokens: MaxTokens = 256,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    seed: Seed = None,
-    system: System = None,
-    dense: Dense = False,
-    dense_below: DenseBelow = None,
-    preset: Preset = "auto",
-    backend: Backend = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    encoding: Encoding = None,
-    type: Type = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    offline: Offline = False,
-) -> Work:
+@takes(SOURCES, SUMMARY, RUN, {"max_tokens": (option_types.SummaryTokens, None)})
+def _summarize(given: dict[str, Any]) -> Work:
     """Summarise documents, showing that every page was covered."""
-    given = locals()
 
     def work() -> None:
-        from hipcli.pipeline import RunOptions
-        from hipcli.summarize import summarize
+        from hipcli.options import RunOptions
+        from hipcli.summarize import LENGTHS, SummaryChoice, summarize
 
-        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
-        summarize(options, spans, Terminal(quiet=quiet, verbose=verbose, as_json=as_json))
+        choice = SummaryChoice(**{name: given[name] for name in (*SUMMARY, "as_json")})
+        if given["max_tokens"] is None:
+            given["max_tokens"] = LENGTHS[choice.length].merged_tokens
+        summarize(RunOptions.chosen(_sources(given), given), choice, _terminal(given))
+
+    return work
+
+
+@app.command("chat", epilog="Example:  hip chat samples/lighthouse.pdf")
+@takes(SOURCES, RUN)
+def _chat(given: dict[str, Any]) -> Work:
+    """Talk about documents: one question after the other, the earlier ones in mind."""
+
+    def work() -> None:
+        from hipcli.chat import chat
+        from hipcli.options import RunOptions
+
+        chat(RunOptions.chosen(_sources(given), given), _terminal(given))
 
     return work
 
 
 @app.command("inspect", epilog="Example:  hip inspect samples/lighthouse.pdf")
-def _inspect(
-    sources: Sources = None,
-    file: Files = None,
-    model: Model = None,
-    dense: Dense = False,
-    preset: Preset = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    encoding: Encoding = None,
-    type: Type = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-) -> Work:
+@takes(SOURCES, {"warnings": (option_types.Warnings, False)}, MODEL, DENSE, PRESET, MACHINE, PLACE, READING, OUTPUT, VERBOSE, OFFLINE)
+def _inspect(given: dict[str, Any]) -> Work:
     """Tell what was read of documents, and whether they fit."""
-    given = locals()
 
     def work() -> None:
         from hipcli.inspection import inspect
-        from hipcli.pipeline import RunOptions
+        from hipcli.options import RunOptions
 
-        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
-        inspect(options, Terminal(quiet=quiet, verbose=verbose, as_json=as_json))
+        inspect(RunOptions.chosen(_sources(given), given), _terminal(given), given["warnings"])
 
     return work
 
 
 @app.command("extract", epilog="Example:  hip extract samples/lighthouse.pdf")
-def _extract(
-    sources: Sources = None,
-    file: Files = None,
-    no_marks: NoMarks = False,
-    encoding: Encoding = None,
-    type: Type = None,
-    as_json: Json = False,
-    strict: Strict = False,
-    quiet: Quiet = False,
-) -> Work:
+@takes(SOURCES, {"no_marks": (option_types.NoMarks, False)}, READING, OUTPUT, OFFLINE)
+def _extract(given: dict[str, Any]) -> Work:
     """Print the text of documents as a model would be given it."""
-    given = locals()
 
     def work() -> None:
         from hipcli.extraction import extract
-        from hipcli.pipeline import RunOptions
+        from hipcli.options import RunOptions
 
-        options = RunOptions.chosen([*(file or []), *(sources or [])], given)
-        extract(options, Terminal(quiet=quiet, as_json=as_json), marks=not no_marks)
+        extract(RunOptions.chosen(_sources(given), given), _terminal(given), marks=not given["no_marks"])
 
     return work
 
 
+MEASURED = {
+    "context": (option_types.Contexts, None),
+    "shape": (option_types.Shape, None),
+    "part": (option_types.Parts, None),
+    "minutes": (option_types.Minutes, 5.0),
+    "whole": (option_types.Whole, False),
+    "out": (option_types.Out, None),
+    "plot": (option_types.Plot, None),
+    "as_json": (option_types.Json, False),
+}
+SUITE = {
+    "suite": (option_types.Suites, None),
+    "task": (option_types.Tasks, None),
+    "samples": (option_types.Samples, None),
+    "pack": (option_types.Pack, None),
+    "text": (option_types.Texts, None),
+    "data": (option_types.Data, None),
+    "attention": (option_types.Attentions, None),
+    "scoring": (option_types.Scoring, None),
+    "check": (option_types.Check, False),
+    "seed": (option_types.Seed, None),
+    "dense_below": (option_types.DenseBelow, None),
+}
+
+
 @app.command("bench", epilog="Example:  hip bench --context 64K")
-def _bench(
-    context: Contexts = None,
-    suite: Suites = None,
-    task: Tasks = None,
-    samples: Samples = None,
-    pack: Pack = None,
-    text: Texts = None,
-    data: Data = None,
-    attention: Attentions = None,
-    scoring: Scoring = None,
-    check: Check = False,
-    seed: Seed = None,
-    dense_below: DenseBelow = None,
-    model: Model = None,
-    shape: Shape = None,
-    part: Parts = None,
-    minutes: Minutes = 5.0,
-    whole: Whole = False,
-    preset: Preset = "auto",
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    out: Out = None,
-    plot: Plot = None,
-    as_json: Json = False,
-) -> Work:
+@takes(MODEL, PRESET, MACHINE, PLACE, MEASURED, SUITE)
+def _bench(given: dict[str, Any]) -> Work:
     """Measure this machine: sparse against dense attention, their speed or, with --suite, what they find."""
-    given = locals()
 
     def work() -> None:
         from hipcli.suite.command import bench_or_suite
@@ -227,11 +189,22 @@ def _bench(
 
 
 @app.command("doctor", epilog="Example:  hip doctor --json")
-def _doctor(as_json: Json = False) -> Work:
+def _doctor(as_json: option_types.Json = False) -> Work:
     """Check this installation and machine, with a fix for what is wrong."""
     from hipcli import doctor
 
     return lambda: doctor.doctor(Terminal(as_json=as_json))
+
+
+_Topic = Annotated[
+    Optional[list[str]], typer.Argument(metavar="[TOPIC|COMMAND]", help="; ".join(TOPICS), show_default=False, autocompletion=names)
+]
+
+
+@app.command("help", epilog="Example:  hip help exit-codes")
+def _help(parsed: typer.Context, topic: _Topic = None) -> Work:
+    """Explain exit codes, environment variables, formats, or a command."""
+    return lambda: help_on(topic or [], parsed.parent)
 
 
 def main() -> None:

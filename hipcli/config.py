@@ -1,57 +1,98 @@
-"""What a user can set: environment variables, read here alone, and the options that commands share.
+"""What a user chose for all runs: the environment, read here alone, before the file of settings, before the defaults.
 
-    HIP_DATA_DIR              where models are kept
-    HIP_MODEL                 the model used when --model is not given
-    HIP_OFFLINE               truthy: never use the network (HF_HUB_OFFLINE counts too)
-    HIP_DEBUG                 truthy: show tracebacks and library warnings
-    NO_COLOR, TERM            no escape codes on stderr when NO_COLOR is not empty or TERM is "dumb"
-
-Knows nothing of what is done with them; a command lets its flag win over the variable.
+Knows nothing of what is done with them; a command lets its flag win over all three. config_keys.py lists the settings.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional, get_args
+from typing import Any
 
-import typer
-
+from hipcli import config_file
+from hipcli.config_keys import OPTIONS, SETTINGS
+from hipcli.config_keys import parse_age as parse_age
+from hipcli.config_keys import parse_size as parse_size
+from hipcli.config_keys import require_preset as require_preset
 from hipcli.errors import UsageError
 
-_FALSE = {"", "0", "false", "no", "off"}
+
+@dataclass(frozen=True)
+class Choice:
+    """A setting's value and its origin: "environment", "file" or "default"; the variable or the line where there is one."""
+
+    value: Any
+    origin: str
+    variable: str | None = None
+    line: int | None = None
 
 
-def _truthy(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() not in _FALSE
+def config_path() -> Path:
+    """The file of settings, HIP_CONFIG or the one of this user; it need not exist."""
+    if chosen := _folder("HIP_CONFIG"):
+        return chosen
+    from platformdirs import user_config_path
+
+    return user_config_path("hip") / "config.toml"
+
+
+def choice(key: str) -> Choice:
+    """What holds for a setting when no flag is given; raises UsageError for a variable or file that is wrong."""
+    setting = SETTINGS[key]
+    if text := os.environ.get(setting.variable):
+        # a shell knows where it stands, so its folders may be relative
+        text = str(_folder(setting.variable)) if key.endswith("_dir") else text
+        return Choice(setting.parse(text, setting.variable), "environment", variable=setting.variable)
+    if key == "offline" and os.environ.get("HF_HUB_OFFLINE", "").strip().lower() not in ("", "0", "false", "no", "off"):
+        return Choice(True, "environment", variable="HF_HUB_OFFLINE")
+    entry = config_file.load(config_path()).get(key)
+    return Choice(entry.value, "file", line=entry.line) if entry else Choice(setting.default, "default")
+
+
+def fill(given: dict[str, Any], flags: Collection[str]) -> dict[str, Any]:
+    """A command's values, with the user's settings for the options that no flag chose; raises UsageError."""
+    return given | {key: choice(key).value for key in OPTIONS if key in given and key not in flags}
 
 
 def data_dir() -> Path:
     """Folder that holds the models; it need not exist yet."""
-    chosen = os.environ.get("HIP_DATA_DIR")
-    if chosen:
-        try:
-            return Path(chosen).expanduser().absolute()
-        except RuntimeError:
-            raise UsageError(f"HIP_DATA_DIR names the home of a user who does not exist: {chosen}") from None
+    if chosen := choice("data_dir").value:
+        return Path(chosen).expanduser()
     from platformdirs import user_data_path
 
     return user_data_path("hip")
 
 
+def cache_dir() -> Path:
+    """Folder that holds sessions and what else can be made anew; it need not exist yet."""
+    if chosen := choice("cache_dir").value:
+        return Path(chosen).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("hip")
+
+
+def cache_budget() -> int | None:
+    """Bytes that sessions may take, None for the default; raises UsageError."""
+    size = choice("cache_size").value
+    return parse_size(size, "cache_size") if isinstance(size, str) else size
+
+
 def default_model() -> str | None:
-    """Model named by HIP_MODEL, None when the built-in default is meant."""
-    return os.environ.get("HIP_MODEL") or None
+    """The model that the user set, None when the built-in default is meant."""
+    return choice("model").value
 
 
 def offline() -> bool:
-    """Whether the environment forbids the network."""
-    return _truthy("HIP_OFFLINE") or _truthy("HF_HUB_OFFLINE")
+    """Whether the user forbids the network."""
+    return choice("offline").value
 
 
 def debug() -> bool:
     """Whether tracebacks are wanted."""
-    return _truthy("HIP_DEBUG")
+    return os.environ.get("HIP_DEBUG", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def plain_terminal() -> bool:
@@ -59,76 +100,10 @@ def plain_terminal() -> bool:
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("dumb", "unknown")
 
 
-def require_preset(name: str, option: str = "preset") -> None:
-    """Refuse an attention preset that does not exist, or changes to one that cannot be; raises UsageError."""
-    from hipcli.kernels.presets import preset
-
-    head, colon, changes = name.partition(":")
+def _folder(name: str) -> Path | None:
+    """The path that a variable names, made absolute; raises UsageError."""
+    chosen = os.environ.get(name)
     try:
-        preset(("default" if head == "auto" else head) + colon + changes)
-    except ValueError as error:
-        raise UsageError(f"--{option}: {error}") from None
-
-
-def _option(*names: str, help: str, metavar: str | None = None) -> Any:
-    """An option whose default goes without saying."""
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
-
-
-def _argument(metavar: str, help: str) -> Any:
-    return typer.Argument(metavar=metavar, help=help, show_default=False)
-
-
-Sources = Annotated[Optional[list[str]], _argument("SRC...", "Documents, read in order as one; - is standard input.")]
-SourcesAndQuestion = Annotated[Optional[list[str]], _argument("SRC... QUESTION", "Documents, then the question; - is standard input.")]
-Spec = Annotated[Optional[str], _argument("MODEL", "A name, a model directory, a GGUF file or a hub id.")]
-Files = Annotated[Optional[list[str]], _option("--file", "-f", metavar="SRC", help="A document; may be repeated.")]
-Question = Annotated[Optional[str], _option("--question", "-q", metavar="TEXT", help="The question; every argument is then a document.")]
-Questions = Annotated[
-    Optional[str], _option("--questions", metavar="FILE", help='Many questions: one a line, or JSON lines with "question".')
-]
-Spans = Annotated[Optional[int], _option("--spans", metavar="N", help="Parts summarised on their own; from the length otherwise.")]
-Contexts = Annotated[Optional[list[str]], _option("--context", metavar="N", help="Context length: 4096, 64K, 1M; may be repeated.")]
-Model = Annotated[Optional[str], _option("--model", "-m", metavar="MODEL", help="A model directory, GGUF file or hub id.")]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", help="Longest answer, in tokens.")]
-Temperature = Annotated[float, typer.Option("--temperature", metavar="X", help="0 takes the likeliest token.")]
-TopP = Annotated[float, typer.Option("--top-p", metavar="X", help="Share of probability sampled from.")]
-Seed = Annotated[Optional[int], _option("--seed", metavar="N", help="Makes sampling repeatable.")]
-System = Annotated[Optional[str], _option("--system", metavar="TEXT", help="Replaces the system prompt.")]
-Dense = Annotated[bool, typer.Option("--dense", help="Full attention instead of sparse.")]
-DenseBelow = Annotated[Optional[int], _option("--dense-below", metavar="N", help="Full attention for the first N tokens; 0: never.")]
-Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="Attention budget: a name, or with changes, as default:keep=4K.")]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help="Where to compute; auto takes a GPU.")]
-Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
-Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
-Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
-Type = Annotated[Optional[Literal["pdf", "text", "markdown"]], _option("--type", "-t", help="Read the documents as this.")]
-NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is complete.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with 6 when pages could not be read.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell more on the way.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
-Check = Annotated[bool, typer.Option("--check", help="Tell how far sparse attention agreed with dense attention.")]
-Cite = Annotated[Literal["auto", "off", "json"], typer.Option("--cite", help="Name the pages: as text, not at all, or as JSON on stderr.")]
-Map = Annotated[bool, typer.Option("--map", help="Show over the whole document where the question looked.")]
-MapFile = Annotated[Optional[str], _option("--map-file", metavar="FILE", help="Draw the map: .svg or .html.")]
-NoMarks = Annotated[bool, typer.Option("--no-marks", help="Leave out the lines that name the pages.")]
-Minutes = Annotated[float, typer.Option("--minutes", metavar="X", help="Time to spend at most.")]
-Whole = Annotated[bool, typer.Option("--whole", help="Prefill whole contexts, however long, instead of sampling chunks.")]
-Out = Annotated[Optional[str], _option("--out", metavar="FILE", help="Add each row to this file of JSON lines.")]
-ShapeName = Literal["llama-3.1-8b", "qwen2.5-7b", "llama-3.2-1b", "qwen2.5-0.5b", "smollm2-135m"]
-SHAPE_NAMES = get_args(ShapeName)
-Shape = Annotated[Optional[ShapeName], _option("--shape", help="Measure random weights of this shape instead of a model.")]
-Parts = Annotated[Optional[list[str]], _option("--part", metavar="PART", help="layer or model; both otherwise.")]
-Plot = Annotated[Optional[str], _option("--plot", metavar="FILE", help="Draw context against time: .svg, .png or .pdf.")]
-Suites = Annotated[Optional[list[str]], _option("--suite", metavar="NAME", help="Accuracy: ruler, kv, babi, mrcr, passkey; or a list.")]
-Tasks = Annotated[Optional[list[str]], _option("--task", metavar="NAME", help="Only this task of the suite; may be repeated.")]
-Samples = Annotated[Optional[int], _option("--samples", metavar="N", help="Texts to make for each task and context.")]
-Pack = Annotated[Optional[int], _option("--pack", metavar="N", help="Questions on one text at most; 1: as published.")]
-Texts = Annotated[Optional[list[str]], _option("--text", metavar="FILE", help="Prose to hide facts in; may be repeated.")]
-Attentions = Annotated[
-    Optional[list[str]], _option("--attention", metavar="NAME", help="dense, auto or a preset (default:keep=4K); may be repeated.")
-]
-Scoring = Annotated[Optional[Literal["pass", "greedy", "both"]], _option("--scoring", help="One pass, decoding, or both.")]
-Data = Annotated[Optional[str], _option("--data", metavar="DIR", help="Data files of LongBench, InfiniteBench or RULER.")]
+        return Path(chosen).expanduser().absolute() if chosen else None
+    except RuntimeError:
+        raise UsageError(f"{name} names the home of a user who does not exist: {chosen}") from None

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from hipcli.attention import AttentionRuntime, DeviceStep, bind
+from hipcli.devices import nothing_beside
 from hipcli.model import LoadedModel, positions
 from hipcli.sampling import Sampler
 
@@ -168,7 +169,7 @@ class GraphDecoder(Decoder):
                 self._forward()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+            with nothing_beside(), torch.cuda.graph(graph, pool=self._pool):
                 logits = self._forward()
         finally:
             self.runtime.device_step = None

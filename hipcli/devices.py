@@ -5,9 +5,15 @@ Knows torch's devices; no models, no text.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from hipcli.errors import UsageError
+
+_side = threading.Lock()
 
 
 def choose_device(wanted: str = "auto", backend: str = "auto") -> str:
@@ -47,6 +53,23 @@ def unused_accelerators() -> list[str]:
     if hasattr(torch, "xpu") and torch.xpu.is_available():
         found.append("Intel GPU (XPU)")
     return found
+
+
+@contextmanager
+def side_copy(device: str) -> Iterator[None]:
+    """For copies to the host that another thread makes: beside the work of the GPU, never while a graph is captured."""
+    if device == "cpu":
+        yield
+        return
+    with nothing_beside(), torch.cuda.stream(torch.cuda.Stream()):
+        yield
+
+
+@contextmanager
+def nothing_beside() -> Iterator[None]:
+    """Keeps `side_copy` of other threads waiting: a call of theirs would spoil a graph that is being captured."""
+    with _side:
+        yield
 
 
 def settle(device: str) -> None:

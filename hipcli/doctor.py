@@ -16,11 +16,25 @@ from dataclasses import asdict, dataclass
 from importlib import metadata, util
 
 from hipcli import __version__, config
+from hipcli.config_keys import SETTINGS
 from hipcli.console import Terminal, amount, visible, write_json, write_stdout
 from hipcli.errors import HipError
 from hipcli.models_command import home_short
 
-_NEEDED = ("torch", "transformers", "tokenizers", "tiktoken", "safetensors", "pypdf", "pypdfium2", "httpx", "chardet", "psutil")
+_NEEDED = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "tiktoken",
+    "safetensors",
+    "pypdf",
+    "pypdfium2",
+    "httpx",
+    "chardet",
+    "psutil",
+    "xxhash",
+    "prompt_toolkit",
+)
 _ROOM_BYTES = 2_000_000_000
 
 
@@ -57,6 +71,8 @@ def _safely(probe: Callable[[], Iterator[Check]]) -> list[Check]:
         return list(probe())
     except Exception as fault:
         name = probe.__name__.strip("_").replace("_", " ")
+        if isinstance(fault, HipError):
+            return [Check(name, "fail", fault.message, fault.hint)]
         return [Check(name, "fail", f"{type(fault).__name__}: {fault}", "reinstall: pip install --force-reinstall hipcli")]
 
 
@@ -77,6 +93,13 @@ def _packages() -> Iterator[Check]:
         yield Check("triton", "ok", metadata.version("triton"))
     elif sys.platform == "linux":
         yield Check("triton", "warn", "not installed; needed for a GPU only", "pip install triton")
+
+
+def _settings() -> Iterator[Check]:
+    origins = [config.choice(key).origin for key in SETTINGS]
+    file = config.config_path()
+    where = home_short(file) if file.exists() else "no file"
+    yield Check("settings", "ok", f"{origins.count('file')} from {where}, {origins.count('environment')} from the environment")
 
 
 def _machine() -> Iterator[Check]:
@@ -135,10 +158,10 @@ def _driver_version() -> str:
 def _number_format() -> Iterator[Check]:
     import torch
 
-    from hipcli.dtype_probe import choose_dtype, matmul_rate
+    from hipcli.dtype_probe import choose_dtype, matmul_rate, remembered_dtype
 
     rates = {name: matmul_rate(getattr(torch, name)) / 1e9 for name in ("float32", "bfloat16")}
-    chosen = str(choose_dtype("cpu")).removeprefix("torch.")
+    chosen = remembered_dtype(config.cache_dir()) or str(choose_dtype("cpu")).removeprefix("torch.")
     speeds = ", ".join(f"{name} {rate:,.0f} GFLOP/s" for name, rate in rates.items())
     yield Check("cpu numbers", "ok", f"{chosen} is used ({speeds})")
     if torch.cuda.is_available():
@@ -160,6 +183,24 @@ def _storage() -> Iterator[Check]:
     tight = free < _ROOM_BYTES
     detail = f"{home_short(folder)}, {amount(free, 'bytes')} free"
     yield Check("data folder", "warn" if tight else "ok", detail, "free some space, or set HIP_DATA_DIR" if tight else None)
+
+
+def _sessions() -> Iterator[Check]:
+    from hipcli.sessions import Library
+    from hipcli.sessions.folder import existing, total_bytes
+
+    library = Library(config.cache_dir(), config.cache_budget())
+    try:
+        tempfile.TemporaryFile(dir=existing(library.root)).close()
+    except OSError:
+        fix = "set HIP_CACHE_DIR to a folder of yours; without one every question reads its document again"
+        yield Check("sessions", "warn", f"{home_short(library.root)} cannot be written", fix)
+        return
+    found = library.sessions()
+    damaged = [session.key for session in found if session.fault and list(session.folder.glob("*.safetensors"))]
+    detail = f"{len(found)}, {amount(total_bytes(found), 'bytes')} of {amount(library.budget_bytes, 'bytes')} in {home_short(library.root)}"
+    fix = f"hip sessions rm {' '.join(damaged)}" if damaged else None
+    yield Check("sessions", "warn" if damaged else "ok", detail + (f"; damaged: {', '.join(damaged)}" if damaged else ""), fix)
 
 
 def _model() -> Iterator[Check]:
@@ -190,4 +231,4 @@ def _terminal() -> Iterator[Check]:
     yield Check("terminal", "warn" if plain else "ok", f"{encoding} output", fix if plain else None)
 
 
-_PROBES = (_program, _packages, _machine, _devices, _number_format, _storage, _model, _terminal)
+_PROBES = (_program, _packages, _settings, _machine, _devices, _number_format, _storage, _sessions, _model, _terminal)

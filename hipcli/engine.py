@@ -1,4 +1,4 @@
-"""Token ids in, token ids out: chunked prefill of a prefix that stays, answers whose tokens are dropped again.
+"""Token ids in, token ids out: chunked prefill of a prefix that stays, answers whose tokens are dropped again, or kept.
 
 Knows ids and models; no text, no tokenizer, no terminal.
 """
@@ -12,20 +12,18 @@ from contextlib import contextmanager
 import torch
 
 from hipcli.attention import AttentionRuntime, Watch, bind, open_backend, preset_name
-from hipcli.cache.resident import ResidentStore
 from hipcli.decoding import make_decoder
 from hipcli.devices import empty_cache, settle
-from hipcli.dtype_probe import matmul_rate
 from hipcli.errors import DoesNotFit
-from hipcli.memory import MemoryPlan, give_back_free_memory, plan_memory, ran_out_of_memory
+from hipcli.memory import MemoryPlan, give_back_free_memory, ran_out_of_memory
 from hipcli.model import LoadedModel, positions
+from hipcli.placement import WAYS_OUT, does_not_fit, first_store, placed, plan_run
 from hipcli.sampling import Sampler, Sampling
 from hipcli.settings import AttentionSettings
 
 CHUNK_TOKENS = 1024  # a multiple of every preset's block length, as all chunk lengths are
 GPU_CHUNK_TOKENS = (32768, 16384, 8192, 4096, 2048, CHUNK_TOKENS)  # longer ones keep a GPU busier and need more memory
 LEAST_CHUNK_TOKENS = 64
-WAYS_OUT = "use fewer pages, a smaller --max-tokens, a smaller model, or a machine with more memory; nothing was cut off"
 
 
 class Engine:
@@ -33,8 +31,9 @@ class Engine:
 
     finish_reason: of the last answer, "stop" or "length". chunk_tokens: length of a prefill's chunks, a multiple of 64;
     `prefill` chooses it from the memory that is free unless it was given. on_notice: gets what a user should know.
-    watch: is shown the queries and keys of every layer while a question is read (attention.AttentionRuntime), never of the
-    prefix.
+    prefilled_tokens: run through the model by prefills so far. kv: where a GPU's keys and values lie: "gpu", "host", or
+    "auto", the host when they exceed the GPU. watch: is shown the queries and keys of every layer while a question is read
+    (attention.AttentionRuntime), never of the prefix.
     """
 
     def __init__(
@@ -43,13 +42,14 @@ class Engine:
         settings: AttentionSettings,
         *,
         chunk_tokens: int | None = None,
+        kv: str = "auto",
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         if chunk_tokens is not None and (chunk_tokens < LEAST_CHUNK_TOKENS or chunk_tokens % LEAST_CHUNK_TOKENS):
             raise ValueError(f"chunk_tokens must be a positive multiple of {LEAST_CHUNK_TOKENS}, got {chunk_tokens}")
         self.model, self.settings, self._on_notice = model, settings, on_notice
         backend = open_backend(settings, model.rope, model.trained_window, model.device)
-        self.store = ResidentStore(model.store_shape)
+        self.store, self._kv = first_store(model, kv), kv
         self.runtime = AttentionRuntime(backend, self.store)
         self.decoder = make_decoder(model, self.runtime)
         # torch's own operations hold a whole chunk's scores: only the kernels and dense attention gain by longer ones
@@ -58,8 +58,11 @@ class Engine:
         # until a plan knows better: what runs at nearly full speed on every GPU
         self.chunk_tokens = 8192 if len(self._chunk_lengths) > 1 else self._chunk_lengths[0]
         self.finish_reason: str | None = None
+        self.prefilled_tokens = 0
         self.watch: Watch | None = None
         self._answering = False
+        # ids of a kept answer that the store does not hold yet; they go before the next suffix
+        self._unread: list[int] = []
 
     @property
     def cached_len(self) -> int:
@@ -75,28 +78,8 @@ class Engine:
         return {"mode": self.settings.mode, "preset": name, "dense_below": below, "backend": self.runtime.backend.name}
 
     def plan(self, tokens: int) -> MemoryPlan:
-        """What holding `tokens` tokens in all would need, and the chunk length that fits."""
-        backend, sparse = self.runtime.backend, self.settings.mode == "sparse"
-        return plan_memory(
-            self.model,
-            tokens,
-            prune=backend.plan if sparse else None,
-            held_bytes=self.store.allocated_bytes,
-            # torch's sparse attention keeps rotated keys for as long as it is dense
-            rotated_tokens=min(tokens, backend.dense_below) if backend.name == "torch" else 0,
-            dense_tokens=min(tokens, backend.dense_below),
-            keys_read=self._keys_read(tokens),
-            rate=matmul_rate(self.model.dtype, self.model.device),
-            chunk_lengths=self._chunk_lengths,
-        )
-
-    def _keys_read(self, tokens: int) -> float:
-        """Mean number of keys that a query of a prefill of `tokens` tokens reads."""
-        dense = tokens / 2
-        if self.settings.mode == "dense":
-            return dense
-        plan = self.runtime.backend.plan
-        return min(dense, plan.sink_tokens + plan.keep_tokens(self.model.layers) + plan.window_tokens)
+        """What holding `tokens` tokens in all would need, the chunk length that fits, and where keys and values go."""
+        return plan_run(self.model, self.settings, self.runtime, self._kv, tokens, self._chunk_lengths)
 
     def prefill(self, ids: Sequence[int], on_chunk: Callable[[int, int], None] | None = None, room: int = 0) -> None:
         """Append ids to the prefix, in chunks; on_chunk gets (tokens done, tokens in all) after each.
@@ -105,22 +88,31 @@ class Engine:
         of all of it exceed the memory there is. An interrupted prefill keeps its whole chunks. When memory ends on the
         way all the same, it goes on with shorter chunks.
         """
-        plan = self.plan(self.cached_len + len(ids) + room)
-        if not plan.fits:
-            raise self._does_not_fit(plan)
-        self.chunk_tokens = plan.chunk_tokens
-        try:
-            self.store.reserve(plan.tokens)
-        except MemoryError as error:
-            raise self._does_not_fit(plan) from error
+        self.make_room(self.cached_len + len(ids) + room)
+        before = self.prefilled_tokens
         for done in self._forward_chunks(ids):
+            self.prefilled_tokens = before + done
             if on_chunk:
                 on_chunk(done, len(ids))
 
-    def _does_not_fit(self, plan: MemoryPlan) -> DoesNotFit:
-        need, have = plan.peak_bytes / 2**30, plan.available_bytes / 2**30
-        kind, way = ("memory", "") if plan.device == "cpu" else ("GPU memory", "run with --device cpu, ")
-        return DoesNotFit(f"{plan.tokens:,} tokens need {need:.1f} GiB of {kind} and {have:.1f} GiB are free", way + WAYS_OUT)
+    def make_room(self, tokens: int) -> None:
+        """Memory for `tokens` tokens in all, and the chunk length that fits beside them. Raises DoesNotFit."""
+        plan = self.plan(tokens)
+        if not plan.fits:
+            raise does_not_fit(plan)
+        self.chunk_tokens = plan.chunk_tokens
+        if plan.on_host != self.store.in_place:
+            self.decoder.close()
+            self.store = self.runtime.store = placed(self.store, plan)
+        try:
+            self.store.reserve(plan.tokens)
+        except MemoryError as error:
+            raise does_not_fit(plan) from error
+
+    def continue_chunks(self, length: int) -> None:
+        """Cut later tokens as a prefix was cut that comes from elsewhere, so that the result is the same bit for bit."""
+        self._chunk_lengths = tuple(known for known in self._chunk_lengths if known <= length) or (length,)
+        self.chunk_tokens = min(self.chunk_tokens, length)
 
     def warm_up(self, tokens: int) -> None:
         """Compile and capture what decoding needs. tokens: of prefix, question and answer together."""
@@ -130,7 +122,7 @@ class Engine:
             if not ran_out_of_memory(error):
                 raise
             self.decoder.close()
-            raise self._does_not_fit(self.plan(tokens)) from error
+            raise does_not_fit(self.plan(tokens)) from error
 
     def _forward_chunks(self, ids: Sequence[int]) -> Iterator[int]:
         """Run ids through the model in chunks that end at multiples of chunk_tokens; yields tokens done."""
@@ -204,11 +196,12 @@ class Engine:
         sampling: Sampling = Sampling(),
         stop_ids: frozenset[int] = frozenset(),
         on_suffix: Callable[[], None] | None = None,
+        keep: bool = False,
     ) -> Iterator[int]:
         """Yield the answer to prefix + suffix, id by id, without the stop id.
 
-        When it ends, or is closed, suffix and answer are dropped and the prefix stays. on_suffix is called once the
-        suffix has been read.
+        When it ends, or is closed, suffix and answer are dropped and the prefix stays. keep: they become part of the
+        prefix instead, as far as they were yielded. on_suffix is called once the suffix has been read.
         """
         if len(suffix) == 0:
             raise ValueError("suffix must hold at least one id")
@@ -216,15 +209,30 @@ class Engine:
             raise RuntimeError("the last answer is still open: close its generator first")
         prefix, self.finish_reason, self._answering = self.cached_len, None, True
         sampler = Sampler(sampling, self.model.device)
+        suffix, answer, read = [*self._unread, *suffix], [], False
         try:
             self.warm_up(prefix + len(suffix) + max_tokens)
             self._read_suffix(suffix)
+            read = True
             if on_suffix:
                 on_suffix()
-            yield from self._decode(self._hidden, max_tokens, sampler, stop_ids)
+            for token in self._decode(self._hidden, max_tokens, sampler, stop_ids):
+                answer.append(token)
+                yield token
         finally:
             self.runtime.decode_step, self._answering = None, False
-            self._cut(prefix)
+            if keep and read:
+                # the last id was not run through the model, or one after it was
+                held = min(self.cached_len, prefix + len(suffix) + len(answer))
+                self._cut(held)
+                self._unread = answer[held - prefix - len(suffix) :]
+            else:
+                self._cut(prefix)
+
+    def rewind(self, tokens: int) -> None:
+        """Keep the first `tokens` tokens of the prefix. Raises ValueError when it holds fewer."""
+        self._cut(tokens)
+        self._unread = []
 
     def _read_suffix(self, suffix: Sequence[int]) -> None:
         with self._as_question():

@@ -10,8 +10,9 @@ import sys
 from hipcli import __version__
 from hipcli.console import Terminal, visible, without_controls, write_json, write_stdout
 from hipcli.document import Document, Page
+from hipcli.input import read
 from hipcli.inspection import check_complete, document_record
-from hipcli.pipeline import RunOptions, read
+from hipcli.options import RunOptions
 
 
 def extract(options: RunOptions, terminal: Terminal, *, marks: bool = True) -> None:
@@ -30,10 +31,8 @@ def extract(options: RunOptions, terminal: Terminal, *, marks: bool = True) -> N
 
 
 def page_mark(page: Page, document: Document) -> str:
-    """--- book.pdf, page 12 (printed "iv") ---"""
-    name = document.sources[page.source].name
-    printed = f' (printed "{page.label}")' if page.label not in (None, str(page.number)) else ""
-    return f"--- {name}, page {page.number}{printed} ---"
+    """--- book.pdf, page 12 (printed "iv"), The Lamp ---"""
+    return f"--- {document.sources[page.source].name}, page {page.number}{page.place} ---"
 
 
 def _record(document: Document) -> dict:
@@ -42,6 +41,7 @@ def _record(document: Document) -> dict:
             "source": document.sources[page.source].name,
             "page": page.number,
             "label": page.label,
+            "title": page.title,
             "image_only": page.image_only,
             "text": page.text,
         }

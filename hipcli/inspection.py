@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hipcli import __version__
 from hipcli.console import Terminal, amount, duration, visible, write_json, write_stdout
-from hipcli.document import Document, Page
+from hipcli.document import Document, Page, PageFault
 from hipcli.errors import IncompleteError, ModelError
-from hipcli.pipeline import RunOptions, encode, find_model, open_engine, read
+from hipcli.input import read
+from hipcli.options import RunOptions
+from hipcli.pipeline import encode, find_model, open_engine
+from hipcli.suspicions import Suspicion, suspicions
 
 if TYPE_CHECKING:
     from hipcli.tokens import EncodedDocument
 
 _CHARS_PER_TOKEN = 4
+_MANY_SOURCES = 12
+_MOST_SUSPICIONS = 1000
 
 
 @dataclass(frozen=True)
@@ -40,27 +46,36 @@ class Fit:
     missing: str | None = None
 
 
-def inspect(options: RunOptions, terminal: Terminal) -> None:
-    """Print pages, faults, sizes, tokens, memory and time on stdout."""
+def inspect(options: RunOptions, terminal: Terminal, warnings: bool = False) -> None:
+    """Print pages, faults, sizes, tokens, memory and time on stdout; with `warnings` also passages that seem written for a model."""
     document = read(options, terminal)
     fit = _fit(document, options, terminal)
+    found = list(islice(suspicions(page.text for page in document.pages), _MOST_SUSPICIONS + 1)) if warnings else None
     if terminal.as_json:
-        write_json(_record(document, fit))
+        write_json(_record(document, fit) | _suspicion_record(document, found))
     else:
-        lines = [line for index in range(len(document.sources)) for line in _source_lines(document, index, fit)]
-        write_stdout(visible("\n".join([*lines, *_fit_lines(document, fit)])) + "\n")
+        lines = [*_sources_lines(document, fit), *_fit_lines(document, fit), *_suspicion_lines(document, found)]
+        write_stdout(visible("\n".join(lines)) + "\n")
     check_complete(document, options)
 
 
 def document_record(document: Document, encoded: EncodedDocument | None = None) -> dict[str, Any]:
     """A document as JSON; path, sha256 and format are those of the only source, null where there are several."""
-    names = {"path": "name", "sha256": "sha256", "format": "format", "size_bytes": "size_bytes", "encoding": "encoding"}
+    names = {
+        "path": "name",
+        "sha256": "sha256",
+        "format": "format",
+        "size_bytes": "size_bytes",
+        "encoding": "encoding",
+        "pages": "total_pages",
+    }
     sources = [{key: getattr(source, name) for key, name in names.items()} for source in document.sources]
     only = sources[0] if len(sources) == 1 else {}
     return {
         **{name: only.get(name) for name in ("path", "sha256", "format")},
         "sources": sources,
         "pages": len(document.pages) + len(document.failed),
+        "pages_chosen": document.pages_chosen,
         "pages_empty": [_page_record(page, document) | {"image_only": page.image_only} for page in document.empty_pages],
         "pages_failed": [
             {"source": document.sources[fault.source].name, "page": fault.number, "reason": fault.reason} for fault in document.failed
@@ -72,7 +87,7 @@ def document_record(document: Document, encoded: EncodedDocument | None = None) 
 
 
 def _page_record(page: Page, document: Document) -> dict[str, Any]:
-    return {"source": document.sources[page.source].name, "page": page.number, "label": page.label}
+    return {"source": document.sources[page.source].name, "page": page.number, "label": page.label, "title": page.title}
 
 
 def missing_pages(document: Document) -> list[str]:
@@ -139,20 +154,39 @@ def _fit(document: Document, options: RunOptions, terminal: Terminal) -> Fit:
         )
 
 
-def _source_lines(document: Document, index: int, fit: Fit) -> list[str]:
+def _sources_lines(document: Document, fit: Fit) -> list[str]:
+    pages: list[list[Page]] = [[] for _ in document.sources]
+    failed: list[list[PageFault]] = [[] for _ in document.sources]
+    for page in document.pages:
+        pages[page.source].append(page)
+    for fault in document.failed:
+        failed[fault.source].append(fault)
+    lines = _short_lines if len(document.sources) > _MANY_SOURCES else _source_lines
+    return [line for index in range(len(document.sources)) for line in lines(document, index, fit, pages[index], failed[index])]
+
+
+def _source_lines(document: Document, index: int, fit: Fit, pages: Sequence[Page], failed: Sequence[PageFault]) -> list[str]:
     source = document.sources[index]
-    pages = [page for page in document.pages if page.source == index]
-    failed = [fault for fault in document.failed if fault.source == index]
     encoding = f", {source.encoding}" if source.encoding else ""
     about = "" if fit.counted else "about "
+    chosen = f" of {source.total_pages:,}, by --pages {document.pages_chosen}" if document.pages_chosen else ""
     lines = [
         f"{source.name}: {source.format}, {amount(source.size_bytes, 'bytes')}{encoding}",
-        f"  pages       {len(pages) + len(failed):,}{_page_faults(pages, [fault.number for fault in failed])}",
+        f"  pages       {len(pages) + len(failed):,}{chosen}{_page_faults(pages, [fault.number for fault in failed])}",
         f"  characters  {sum(len(page.text) for page in pages):,}",
         f"  words       {sum(len(page.text.split()) for page in pages):,}",
         f"  tokens      {about}{fit.source_tokens[index]:,}",
     ]
     return lines + [f"  page {fault.number} could not be read: {fault.reason}" for fault in failed]
+
+
+def _short_lines(document: Document, index: int, fit: Fit, pages: Sequence[Page], failed: Sequence[PageFault]) -> list[str]:
+    """One line for a source among many."""
+    source = document.sources[index]
+    words = sum(len(page.text.split()) for page in pages)
+    counted = f"{amount(len(pages) + len(failed), 'pages')}{_page_faults(pages, [fault.number for fault in failed])}, {words:,} words"
+    line = f"{source.name}: {source.format}, {counted}, {'' if fit.counted else 'about '}{fit.source_tokens[index]:,} tokens"
+    return [line] + [f"  page {fault.number} could not be read: {fault.reason}" for fault in failed]
 
 
 def _page_faults(pages: Sequence[Page], failed: Sequence[int]) -> str:
@@ -178,6 +212,28 @@ def _fit_lines(document: Document, fit: Fit) -> list[str]:
         f"  peak        {amount(fit.peak_bytes, 'bytes')} of {amount(fit.available_bytes, 'bytes')} available",
         f"  time        about {duration(fit.seconds or 0.0)} to read",
     ]
+
+
+def _suspicion_lines(document: Document, found: list[Suspicion] | None) -> list[str]:
+    if found is None:
+        return []
+    if not found:
+        return ["suspicious passages: none found"]
+    shown, several = found[:_MOST_SUSPICIONS], len(document.sources) > 1
+    more = "the first " if len(found) > len(shown) else ""
+    lines = [f"suspicious passages: {more}{len(shown):,}; for your eyes, hip acts on none of them"]
+    for one in shown:
+        page = document.pages[one.page]
+        name = f"{document.sources[page.source].name} " if several else ""
+        lines.append(f"  {name}p. {page.number}{page.place} {one.kind}: “{one.quote}”")
+    return lines
+
+
+def _suspicion_record(document: Document, found: list[Suspicion] | None) -> dict[str, Any]:
+    if found is None:
+        return {"suspicions": None, "suspicions_complete": None}
+    rows = [_page_record(document.pages[one.page], document) | {"kind": one.kind, "quote": one.quote} for one in found]
+    return {"suspicions": rows[:_MOST_SUSPICIONS], "suspicions_complete": len(found) <= _MOST_SUSPICIONS}
 
 
 def _record(document: Document, fit: Fit) -> dict[str, Any]:

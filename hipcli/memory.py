@@ -25,10 +25,11 @@ _STARVED = ("can't allocate memory", "not enough memory", "cuda error: out of me
 class MemoryPlan:
     """What holding `tokens` tokens takes on `device`, with a prefill in chunks of `chunk_tokens`.
 
-    kv_bytes: of all keys and values. working_bytes: beside them, at the worst moment. peak_bytes: both together, without
-    what is held already. available_bytes: free before any of it. used_bytes: what this process has taken already (on a
+    kv_bytes: of all keys and values. working_bytes: beside them, at the worst moment. peak_bytes: what the device must
+    still find. available_bytes: free there before any of it. used_bytes: what this process has taken already (on a
     GPU its tensors), past_peak_bytes the most it ever had, which is while weights are loaded. seconds: estimated time of
-    the prefill.
+    the prefill. host_bytes: what a GPU's keys and values must still find on the host, None where they lie on the device;
+    host_available_bytes: free there.
     """
 
     tokens: int
@@ -41,10 +42,17 @@ class MemoryPlan:
     used_bytes: int
     past_peak_bytes: int
     seconds: float
+    host_bytes: int | None = None
+    host_available_bytes: int = 0
 
     @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.available_bytes
+        return self.peak_bytes <= self.available_bytes and (self.host_bytes or 0) <= self.host_available_bytes
+
+    @property
+    def on_host(self) -> bool:
+        """Whether keys and values lie on the host though a GPU computes."""
+        return self.host_bytes is not None
 
     @property
     def planned_peak_bytes(self) -> int:
@@ -63,27 +71,46 @@ def plan_memory(
     keys_read: float,
     rate: float,
     chunk_lengths: Sequence[int],
+    host_held_bytes: int | None = None,
 ) -> MemoryPlan:
     """Plan for `tokens` tokens in all, with the longest chunk that fits beside their keys and values, else the shortest.
 
-    prune: None for dense attention. held_bytes: already allocated for K and V. rotated_tokens: tokens of which every
+    prune: None for dense attention. held_bytes: already allocated for K and V on the device. host_held_bytes: on the host,
+    where K and V are to lie; None for the device. rotated_tokens: tokens of which every
     layer keeps a second, rotated key. dense_tokens: that sparse attention treats as dense. keys_read: mean number of keys a query reads. rate: flop/s of a product.
     chunk_lengths: descending; none longer than it takes to hold all tokens is chosen.
     """
     kv_bytes, free = tokens * model.kv_bytes_per_token, free_bytes(model.device)
+    on_host = host_held_bytes is not None
+    resident = far_bytes(model, tokens, prune) if on_host else kv_bytes
     rotated = rotated_tokens * model.kv_bytes_per_token // 2
     useful = [length for length, shorter in zip(chunk_lengths, [*chunk_lengths[1:], 0]) if shorter < tokens] or chunk_lengths[-1:]
     for chunk in useful:
         working = rotated + working_bytes(model, chunk, tokens, prune, dense_tokens)
-        peak = kv_bytes - held_bytes + working
+        peak = resident - held_bytes + working
         if peak <= free:
             break
+    seconds = prefill_seconds(model, tokens, keys_read, rate)
+    used, past = used_bytes(model.device), peak_memory_bytes() or 0
+    host = (kv_bytes - host_held_bytes, available_bytes()) if on_host else (None, 0)
+    return MemoryPlan(tokens, chunk, model.device, kv_bytes, working, peak, free, used, past, seconds, *host)
+
+
+def prefill_seconds(model: LoadedModel, tokens: int, keys_read: float, rate: float) -> float:
+    """Estimated time of a prefill. rate: flop/s of a large product; keys_read: mean number of keys that a query reads."""
     linear = 2 * model.parameters
     attention = 4 * model.layers * model.heads * model.head_dim * keys_read
-    # attention and the scan run at about a third of a large product's rate
-    seconds = tokens * (linear + 3 * attention) / rate
-    used, past = used_bytes(model.device), peak_memory_bytes() or 0
-    return MemoryPlan(tokens, chunk, model.device, kv_bytes, working, peak, free, used, past, seconds)
+    # measured: attention and the scan run at a third of a large product's rate on a CPU, on an H200 at a sixth
+    return tokens * (linear + (3 if model.device == "cpu" else 6) * attention) / rate
+
+
+def far_bytes(model: LoadedModel, tokens: int, prune: PrunePlan | None) -> int:
+    """What a GPU holds of keys and values that lie on the host: staging buffers of two layers, and every layer's bank."""
+    staged = 2 * tokens * model.kv_bytes_per_token // model.layers
+    if prune is None:
+        return staged
+    rows = prune.sink_tokens + prune.special_keep_tokens + prune.window_tokens + prune.stages[0].refresh
+    return staged + rows * model.kv_bytes_per_token
 
 
 def working_bytes(model: LoadedModel, chunk_tokens: int, tokens: int, prune: PrunePlan | None, dense_tokens: int = 0) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hipcli import config
-from hipcli.config import Json, Offline, Quiet, Spec
+from hipcli.option_types import Json, Offline, Quiet, Spec
 from hipcli.console import Terminal, amount, visible, write_json, write_stdout
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hipcli.errors import UsageError
-from hipcli.settings import DEVICES, DTYPES
+from hipcli.page_selection import PageSelection
+from hipcli.settings import DEVICES, DTYPES, PLACES
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class RunOptions:
     """What the user asked for, checked; raises UsageError.
 
     model: None means HIP_MODEL or the default. dense_below: tokens, None means the model's own limit. device: "auto" is
-    a GPU where there is one. dtype: "auto" is what the device multiplies fastest.
+    a GPU where there is one. dtype: "auto" is what the device multiplies fastest. session: the user's name for what is kept.
     """
 
     sources: tuple[str, ...]
@@ -34,9 +35,14 @@ class RunOptions:
     dtype: str = "auto"
     encoding: str | None = None
     type: str | None = None
+    pages: str | None = None
+    password_file: str | None = None
     strict: bool = False
     stream: bool = True
     offline: bool = False
+    kv: str = "auto"
+    session: str | None = None
+    no_session: bool = False
 
     @classmethod
     def chosen(cls, sources: Sequence[str], given: dict[str, Any], **more: Any) -> RunOptions:
@@ -49,12 +55,16 @@ class RunOptions:
             raise UsageError("no document was given", 'hip ask book.pdf "Who signed the treaty?"')
         if self.sources.count("-") > 1:
             raise UsageError("standard input ('-') can be read only once")
+        if self.pages is not None:
+            PageSelection.parse(self.pages)
         _require(self.max_tokens >= 1, "--max-tokens", "at least 1", self.max_tokens)
         finite = math.isfinite(self.temperature) and self.temperature >= 0
         _require(finite, "--temperature", "0 or more", self.temperature)
         _require(0 < self.top_p <= 1, "--top-p", "above 0 and at most 1", self.top_p)
         _require(self.seed is None or 0 <= self.seed < 2**63, "--seed", "0 or more, below 2^63", self.seed)
-        for name, allowed in (("device", DEVICES), ("dtype", DTYPES)):
+        if self.session is not None and self.no_session:
+            raise UsageError("give either --session or --no-session, not both")
+        for name, allowed in (("device", DEVICES), ("dtype", DTYPES), ("kv", PLACES)):
             _require(getattr(self, name) in allowed, f"--{name}", f"one of {', '.join(allowed)}", getattr(self, name))
         _require(self.dense_below is None or self.dense_below >= 0, "--dense-below", "0 or more", self.dense_below)
 

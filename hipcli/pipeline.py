@@ -5,8 +5,6 @@ Shared by every command that asks something of a document. Knows nothing of how 
 
 from __future__ import annotations
 
-import select
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 from hipcli import config
 from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
-from hipcli.errors import InputError, ModelError
+from hipcli.errors import ModelError
 from hipcli.options import RunOptions
+from hipcli.reuse import check_choices, ending, make_session, restore
 
 if TYPE_CHECKING:
     from hipcli.engine import Engine
     from hipcli.memory import MemoryPlan
     from hipcli.models import ModelFiles
+    from hipcli.sessions import SessionKeeper
     from hipcli.tokens import EncodedDocument, PromptParts, Tokenizer
 
     Room = Callable[[PromptParts, EncodedDocument], int]
 
-_STDIN_PATIENCE_S = 2.0
 IDLE_QUESTION = "N/A"  # about nothing: what it draws from a document every question draws
 
 
@@ -61,6 +60,7 @@ class Reading:
     engine: Engine
     model: Any
     plan: MemoryPlan
+    session: SessionKeeper | None = None
     timing: dict[str, float] = field(default_factory=dict)
 
     def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Answer:
@@ -74,8 +74,12 @@ class Reading:
         max_tokens: int | None = None,
         on_text: Callable[[str], None] | None = None,
         enough: Callable[[str], bool] | None = None,
+        suffix: Sequence[int] | None = None,
+        keep: bool = False,
     ) -> Answer:
         """Ask one question.
+
+        suffix: ids in place of the question. keep: question and answer become part of what is held.
 
         on_text: gets complete characters as they come, the same text as the answer's.
         enough: asked with the text so far after each token; True ends the answer.
@@ -91,8 +95,8 @@ class Reading:
                 on_text(text)
 
         began, first, count = time.monotonic(), None, 0
-        suffix, limit = self.prompt.suffix_ids(question), max_tokens or options.max_tokens
-        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids)
+        suffix, limit = suffix or self.prompt.suffix_ids(question), max_tokens or options.max_tokens
+        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids, keep=keep)
         # closed before the engine is, whatever stops the answer
         with closing(ids):
             for token in ids:
@@ -123,41 +127,6 @@ def attention_settings(options: RunOptions):
     config.require_preset(options.preset)
     mode = "dense" if options.dense else "sparse"
     return AttentionSettings(mode=mode, preset=options.preset, dense_below=options.dense_below, backend=options.backend)
-
-
-def read(options: RunOptions, terminal: Terminal) -> Document:
-    """Read every source into one document; raises InputError."""
-    from hipcli.readers import read_document
-
-    if "-" in options.sources:
-        _await_stdin(terminal)
-    label = "reading " + (options.sources[0] if len(options.sources) == 1 else f"{len(options.sources)} documents")
-    with terminal.phase(label, unit="pages") as phase:
-        document = read_document(
-            options.sources,
-            encoding=options.encoding,
-            type=options.type,
-            on_page=phase.to,
-            stdin=sys.stdin.buffer if sys.stdin is not None else None,
-        )
-    if not any(page.text.strip() for page in document.pages):
-        raise InputError("the document holds no text to read", "a scan needs its text recognised first: ocrmypdf in.pdf out.pdf")
-    for warning in document.warnings:
-        terminal.warn(warning)
-    return document
-
-
-def _await_stdin(terminal: Terminal) -> None:
-    """Say what is being waited for when nothing comes, so that a silent pipe does not look like a hang."""
-    if sys.stdin is None:
-        raise InputError("standard input is closed", "give a file instead of '-'")
-    try:
-        ready = bool(select.select([sys.stdin], [], [], 0 if sys.stdin.isatty() else _STDIN_PATIENCE_S)[0])
-    except (OSError, ValueError):
-        # not a thing that can be waited for; reading it will tell
-        ready = True
-    if not ready:
-        terminal.note("reading from standard input … (Ctrl-D ends it)")
 
 
 def find_model(options: RunOptions, terminal: Terminal, *, local_only: bool = False) -> ModelFiles:
@@ -196,6 +165,7 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
     settings = attention_settings(options)
     with terminal.phase(f"loading {files.name}"):
         from hipcli.devices import untested
+        from hipcli.dtype_probe import settled_dtype
         from hipcli.engine import Engine
         from hipcli.model import load_model
 
@@ -204,8 +174,9 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
             terminal.warn(notice)
         if device == "cpu" and options.dtype == "float16":
             terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
-        model = load_model(files.path, name=files.name, device=device, dtype=options.dtype, backend=options.backend)
-        engine = Engine(model, settings, on_notice=terminal.warn)
+        dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
+        model = load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
+        engine = Engine(model, settings, kv=options.kv, on_notice=terminal.warn)
     try:
         yield model, engine
     finally:
@@ -221,6 +192,7 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     """
     # a wrong name must not cost a download, nor a device that is not there; asking torch for one takes a second
     attention_settings(options)
+    check_choices(options)
     if options.device == "cuda" or options.backend == "triton":
         run_device(options)
     clock = time.monotonic()
@@ -236,26 +208,42 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
         spare = room(prompt, encoded) + options.max_tokens
         plan = engine.plan(len(ids) + spare)
         terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
-        timing |= _prefill(engine, ids, spare, terminal)
-        if model.device != "cpu":
-            timing |= _warm_up(engine, plan.tokens, terminal)
-        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, timing)
+        session = None if options.no_session else make_session(document, options, files, prompt, engine, ids, terminal)
+        with ending(session, terminal):
+            timing |= _prefill(engine, ids, spare, session, terminal)
+            if model.device != "cpu":
+                timing |= _warm_up(engine, plan.tokens, terminal)
+            yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, session, timing)
 
 
 def plan_line(plan: MemoryPlan) -> str:
     """A plan in words."""
+    where = f" on the host, of {amount(plan.host_available_bytes, 'bytes')} there" if plan.on_host else ""
     return (
-        f"KV {amount(plan.kv_bytes, 'bytes')}, peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, "
+        f"KV {amount(plan.kv_bytes, 'bytes')}{where}, peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, "
         f"chunks of {plan.chunk_tokens:,}, about {duration(plan.seconds)}"
     )
 
 
-def _prefill(engine: Engine, ids: list[int], room: int, terminal: Terminal) -> dict[str, float]:
-    began = time.monotonic()
-    with terminal.phase("prefill", len(ids), "tokens", long=True) as phase:
-        engine.prefill(ids, on_chunk=phase.to, room=room)
+def _prefill(engine: Engine, ids: list[int], room: int, session: SessionKeeper | None, terminal: Terminal) -> dict[str, float]:
+    """Fill the engine with ids: from a session what it holds, by computing what it does not."""
+    reused = restore(engine, session, len(ids) + room, terminal) if session else 0
+    began, rest = time.monotonic(), ids[reused:]
+    if rest:
+        with terminal.phase("prefill", len(rest), "tokens", long=True) as phase:
+
+            def on_chunk(done: int, total: int) -> None:
+                phase.to(done)
+                if session:
+                    session.stored(engine.cached_len)
+
+            engine.prefill(rest, on_chunk=on_chunk, room=room)
+    if session:
+        session.read_whole()
     seconds = time.monotonic() - began
-    return {"prefill_seconds": seconds, "prefill_tokens_per_second": len(ids) / max(seconds, 1e-9)}
+    rate = len(rest) / max(seconds, 1e-9) if rest else 0.0
+    spent = {"prefill_seconds": seconds if rest else 0.0, "prefill_tokens_per_second": rate}
+    return spent | ({"restore_seconds": session.load_seconds} if session else {})
 
 
 def _warm_up(engine: Engine, tokens: int, terminal: Terminal) -> dict[str, float]:

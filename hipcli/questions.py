@@ -14,13 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hipcli.answers_file import AnswersFile, run_id
 from hipcli.ask import answer_record, show_numbers, stream_answer
 from hipcli.check import checked
 from hipcli.citing import Citer, CiteOptions, evidence_record, show_evidence
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.errors import InputError, UsageError
+from hipcli.input import read
 from hipcli.inspection import check_complete
-from hipcli.pipeline import Answer, Reading, RunOptions, open_reading, read, room_for
+from hipcli.options import RunOptions
+from hipcli.pipeline import Answer, Reading, find_model, open_reading, room_for
 
 
 @dataclass(frozen=True)
@@ -80,39 +83,74 @@ def _from_json(path: str, number: int, line: str) -> Question:
 
 
 def ask_all(
-    options: RunOptions, questions: list[Question], terminal: Terminal, check: bool = False, cite: CiteOptions = CiteOptions()
+    options: RunOptions,
+    questions: list[Question],
+    terminal: Terminal,
+    check: bool = False,
+    out: str | None = None,
+    cite: CiteOptions = CiteOptions(),
 ) -> None:
-    """Answer each question on one prefill; with --json one object a line, as soon as it is known. check, cite: as for `ask`."""
+    """Answer each question on one prefill; with --json one object a line, as soon as it is known.
+
+    check, cite: as for `ask`. out: a file of rows, to which each answer is added and whose questions are not asked again.
+    """
     if cite.map_file:
         raise UsageError("--map-file draws one question, and --questions asks many", "ask that question alone, or use --map")
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
-    marks = []
-    with open_reading(document, options, terminal, room_for([question.text for question in questions])) as reading:
-        reading.timing["read_seconds"] = read_seconds
-        citer, how = Citer(reading, cite), partial(_answer, reading, terminal)
-        for number, question in enumerate(questions):
+    answers = None
+    if out is not None:
+        answers = AnswersFile(out, run_id(document, find_model(options, terminal).digest, options))
+        questions = _unanswered(questions, answers, terminal)
+    marks: list[bool | None] = []
+    if questions:
+        with open_reading(document, options, terminal, room_for([question.text for question in questions])) as reading:
+            reading.timing["read_seconds"] = read_seconds
+            citer = Citer(reading, cite)
+            for number, question in enumerate(questions):
+                answer, right = _ask_one(citer, question, terminal, check, answers, first=number == 0)
+                marks.append(right)
             if not terminal.as_json:
-                write_stdout(visible(f"{'' if number == 0 else chr(10)}Q: {question.text}") + "\n")
-            (answer, evidence), found = checked(reading.engine, check, lambda: citer.cited(question.text, how))
-            right = question.mark(answer.text)
-            marks.append(right)
-            if terminal.as_json:
-                known = {} if right is None else {"right": right, "accept": list(question.accept)}
-                write_json(answer_record(reading, question.text, answer, evidence_record(evidence, cite), found) | known)
-            else:
-                show_evidence(evidence, document, cite, terminal)
-                if found:
-                    found.say(terminal)
-                if right is not None:
-                    terminal.note("right" if right else f"wrong: it holds none of {', '.join(question.accept)}")
-        if not terminal.as_json:
-            show_numbers(reading, answer, terminal)
+                show_numbers(reading, answer, terminal)
     marked = [right for right in marks if right is not None]
     if marked:
         terminal.note(f"right: {sum(marked)} of {len(marked)}")
     check_complete(document, options)
+
+
+def _unanswered(questions: list[Question], answers: AnswersFile, terminal: Terminal) -> list[Question]:
+    """The questions that no row answers yet; says how many there are of both."""
+    if answers.half_row:
+        terminal.warn(f"the last row of {answers.path} was cut short by a run that was killed; its question is asked again")
+    left = [question for question in questions if not answers.skip(question.text)]
+    if len(left) < len(questions):
+        terminal.note(f"{len(questions) - len(left)} of {len(questions)} questions are answered in {answers.path} already")
+    return left
+
+
+def _ask_one(
+    citer: Citer, question: Question, terminal: Terminal, check: bool, answers: AnswersFile | None, *, first: bool
+) -> tuple[Answer, bool | None]:
+    """Answer one question, show it and keep it; with whether it is right, None when nobody said what would be."""
+    if not terminal.as_json:
+        write_stdout(visible(f"{'' if first else chr(10)}Q: {question.text}") + "\n")
+    reading, how = citer.reading, partial(_answer, citer.reading, terminal)
+    (answer, evidence), found = checked(reading.engine, check, lambda: citer.cited(question.text, how))
+    right = question.mark(answer.text)
+    known = {} if right is None else {"right": right, "accept": list(question.accept)}
+    record = answer_record(reading, question.text, answer, evidence_record(evidence, citer.options), found) | known
+    if answers is not None:
+        answers.add(record)
+    if terminal.as_json:
+        write_json(record)
+        return answer, right
+    show_evidence(evidence, reading.document, citer.options, terminal)
+    if found:
+        found.say(terminal)
+    if right is not None:
+        terminal.note("right" if right else f"wrong: it holds none of {', '.join(question.accept)}")
+    return answer, right
 
 
 def _answer(reading: Reading, terminal: Terminal, question: str) -> Answer:

@@ -11,6 +11,7 @@ BACKENDS = ("auto", "torch", "triton", "reference")
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 SHARES = (None, "group", "all")
+PLACES = ("auto", "gpu", "host")
 
 
 @dataclass(frozen=True)

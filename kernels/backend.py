@@ -50,11 +50,12 @@ class Backend(ABC):
         q: [H, rows, D], the block's rows, its first at position `first`; k: [KV, T, D] with T at least first + rows.
         """
 
-    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False) -> torch.Tensor:
+    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False, far=False) -> torch.Tensor:
         """One query whose position the device knows: no size and no launch depends on it, so the call can be captured.
 
         q: [H, 1, D]; new_k, new_v: [KV, 1, D], written to keys, values [KV, capacity, D] at position [1] int32. dense:
-        attend to every key. Returns [H, 1, D].
+        attend to every key. far: keys and values lie on the host, and the call reads them from there, as seldom as it can.
+        Returns [H, 1, D].
         """
         raise NotImplementedError(f"the {self.name} backend has no decode_at")
 

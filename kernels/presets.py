@@ -19,11 +19,11 @@ _REFRESH = {"": (16, 8, 4), "-fast": (32, 16, 8), "-flash": (96, 24, 8)}
 
 # four rounds of the first stage leave 16 keys a chunk: what a scan of a long context reads most. Questions and decode steps
 # score every key: at 128K tokens they find two to three times as many needles as by descent (docs/results). A first stage
-# that reads every key is worth it every 64 steps; more often finds no more
-DEFAULT_PLAN = PrunePlan(_stages(*_3K, (4, 4, 1), (4, 2, 0), (64, 16, 8)), question_rounds=(0, 0, 0), decode_rounds=(0, 0, 0))
+# that reads every key is the dear one: every 128 steps it finds as many as at every step
+DEFAULT_PLAN = PrunePlan(_stages(*_3K, (4, 4, 1), (4, 2, 0), (128, 16, 8)), question_rounds=(0, 0, 0), decode_rounds=(0, 0, 0))
 
 # on a CPU rows are averaged in the last stage too: a quarter of the scan, with as many needles found (docs/results)
-CPU_PLAN = replace(DEFAULT_PLAN, stages=_stages(*_3K, (4, 4, 4), (3, 2, 0), (64, 16, 8)))
+CPU_PLAN = replace(DEFAULT_PLAN, stages=_stages(*_3K, (4, 4, 4), (3, 2, 0), (128, 16, 8)))
 
 
 def _paper(budget, refresh) -> PrunePlan:

@@ -136,7 +136,7 @@ class PrunePlan:
 
         Step 0, the first after new tokens, runs every stage in every layer; later refreshes are staggered over groups of
         layers so that no step pays for all of them. Groups lie half of the shortest interval apart: few enough patterns
-        of a step (17 for 64/16/8) to capture each in a CUDA graph.
+        of a step (33 at most for 128/16/8) to capture each in a CUDA graph.
         """
         if step == 0:
             return 0

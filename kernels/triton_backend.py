@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.kernels import triton_attend, triton_decode
+from hipcli.kernels import triton_attend, triton_bank, triton_decode
 from hipcli.kernels.backend import Backend, chunk_keys
 from hipcli.kernels.blocks import Blocks, dense_stop, split_blocks
 from hipcli.kernels.rope import rotate
@@ -21,12 +21,14 @@ class DecodeState:
     """What one layer keeps between decode steps: its lists on the device, and what the host knows of them.
 
     next_position: of the token the lists are good for, None when they are not. window_start: of the last full refresh.
+    bank: what the lists name, where keys and values lie on the host.
     """
 
     selection: Selection | None = None
     next_position: int | None = None
     window_start: int = 0
     mass: torch.Tensor | None = None
+    bank: triton_bank.Bank | None = None
 
 
 class TritonBackend(Backend):
@@ -95,26 +97,40 @@ class TritonBackend(Backend):
         """Most tokens from a window's start to the newest: it grows until the next full refresh."""
         return self.plan.window_tokens + self.plan.stages[0].refresh
 
-    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False):
+    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False, far=False):
         capacity, plan = keys.shape[1], self.plan.decode
         if dense:
             near = min(capacity, max(self.dense_below, self.plan.window_tokens))
             return triton_decode.decode_attend(q, new_k, new_v, keys, values, position, None, near, plan, layer, self.rope, state.mass)
-        self.prepare(layer, keys, state)
+        self.prepare(layer, keys, state, q.device)
         if from_stage is not None:
             if from_stage == 0:
                 torch.sub(position, plan.window_tokens - 1, out=state.selection.stops)
             prune(q, keys, position, state.selection, plan, layer, self.rope, from_stage)
         near = min(capacity, self._near())
+        if far:
+            return self._attend_bank(layer, q, new_k, new_v, keys, values, state, from_stage, position, near)
         return triton_decode.decode_attend(
             q, new_k, new_v, keys, values, position, state.selection, near, plan, layer, self.rope, state.mass
         )
 
-    def prepare(self, layer: int, keys: torch.Tensor, state: DecodeState) -> None:
+    def _attend_bank(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, near: int) -> torch.Tensor:
+        plan, selection = self.plan.decode, state.selection
+        if state.bank is None or state.bank.near < near:
+            state.bank = triton_bank.new_bank(selection.inputs[-1], near, plan, q, keys.shape[2])
+        bank = state.bank
+        if from_stage is not None:
+            triton_bank.fill(bank, keys, values, position, selection, plan, whole=from_stage == 0)
+        triton_bank.enter(bank, new_k, new_v, keys, values, position)
+        return triton_decode.decode_attend(
+            q, new_k, new_v, bank.keys, bank.values, bank.position, bank.selection, near, plan, layer, self.rope, state.mass
+        )
+
+    def prepare(self, layer: int, keys: torch.Tensor, state: DecodeState, device: torch.device) -> None:
         """Make room for a layer's lists; outside of a graph, because they outlive it."""
         (kv, capacity, _), plan = keys.shape, self.plan.decode
         if state.selection is None:
-            state.selection = empty_selection(kv, 1, capacity, plan, layer, keys.device)
+            state.selection = empty_selection(kv, 1, capacity, plan, layer, device)
         elif state.selection.inputs[0].most < first_most(capacity, plan):
             # more chunks may enter; the lists that are kept stay
-            state.selection.inputs[0] = first_candidates(kv, 1, capacity, plan, keys.device)
+            state.selection.inputs[0] = first_candidates(kv, 1, capacity, plan, device)

@@ -56,7 +56,7 @@ def prune(q, k, firsts, selection: Selection, plan: PrunePlan, layer: int, rope:
         entering, leaving = selection.inputs[index], selection.inputs[index + 1]
         if entering.most <= plan.keep_chunks(index, layer):
             # all are kept, and nobody reads a score
-            scores = torch.empty(1 if plan.share == "all" else k.shape[0], 1, 1, device=k.device)
+            scores = torch.empty(1 if plan.share == "all" else k.shape[0], 1, 1, device=q.device)
         else:
             scores = scan(q, k, firsts, selection.stops, entering, index, plan, layer, rope)
         choose(scores, selection.stops, entering, index, plan, layer, out=leaving)

@@ -1,15 +1,27 @@
-"""What every test gets: a clean module path, fixed seeds, a builder for small raw PDFs, a tiny random model, the real one."""
+"""What every test gets: a clean module path, fixed seeds, builders for small PDFs and ZIP formats, a tiny random model, the real one."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
 # from the repository root `import kernels` would find our folder in place of the Hub package
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT]
+
+
+# sessions of tests never reach the user's own cache, whatever a test's environment leaves out
+_CACHE = tempfile.mkdtemp(prefix="hip-tests-")
+os.environ["HIP_CACHE_DIR"] = _CACHE
+# nor do a user's own settings reach a test
+os.environ["XDG_CONFIG_HOME"] = _CACHE + "/config"
+os.environ.pop("HIP_CONFIG", None)
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 
 def has_nvidia_driver() -> bool:
@@ -24,8 +36,10 @@ def has_nvidia_driver() -> bool:
 if not has_nvidia_driver():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+import io  # noqa: E402
 import json  # noqa: E402
 import random  # noqa: E402
+import zipfile  # noqa: E402
 import zlib  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
 
@@ -152,3 +166,53 @@ def real_model():
     from hipcli.models import obtain_model
 
     return obtain_model("default", data_dir=config.data_dir())
+
+
+class ZipMaker:
+    """Makes ZIP files, and the formats that are ZIP files inside, from texts."""
+
+    @staticmethod
+    def zip(members: dict[str, str | bytes], packed: bool = True) -> bytes:
+        """A ZIP file of these members."""
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+            for name, data in members.items():
+                archive.writestr(name, data)
+        return out.getvalue()
+
+    @classmethod
+    def epub(cls, chapters: dict[str, str], toc: str = "", **more: str | bytes) -> bytes:
+        """An EPUB 3 book of these files in this order; toc: list items of its table of contents; more: further members."""
+        manifest = "".join(f'<item id="c{n}" href="{name}" media-type="application/xhtml+xml"/>' for n, name in enumerate(chapters))
+        spine = "".join(f'<itemref idref="c{n}"/>' for n in range(len(chapters)))
+        nav = f'<html xmlns:epub="e"><body><nav epub:type="toc"><ol>{toc}</ol></nav></body></html>'
+        package = (
+            f'<package xmlns="http://www.idpf.org/2007/opf" version="3.0"><manifest>{manifest}'
+            f'<item id="nav" href="nav.xhtml" properties="nav"/></manifest><spine>{spine}</spine></package>'
+        )
+        members = {
+            "mimetype": "application/epub+zip",
+            "META-INF/container.xml": '<container><rootfiles><rootfile full-path="OEBPS/book.opf"/></rootfiles></container>',
+            "OEBPS/book.opf": package,
+            "OEBPS/nav.xhtml": nav if toc else "<html/>",
+            **{f"OEBPS/{name}": f"<html><head><title/></head><body>{text}</body></html>" for name, text in chapters.items()},
+        }
+        return cls.zip({**members, **more})
+
+    @classmethod
+    def docx(cls, body: str, **more: str | bytes) -> bytes:
+        """A Word document with this XML in its body; more: further members of the folder word, "styles.xml" and such."""
+        space = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" xmlns:mc="m"'
+        types = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+        members = {
+            "[Content_Types].xml": f'<Types><Override PartName="/word/document.xml" ContentType="{types}"/></Types>',
+            "word/document.xml": f"<w:document {space}><w:body>{body}</w:body></w:document>",
+            **{f"word/{name}": data.replace("SPACE", space) if isinstance(data, str) else data for name, data in more.items()},
+        }
+        return cls.zip(members)
+
+
+@pytest.fixture
+def zips() -> type[ZipMaker]:
+    """Makes small ZIP files, EPUB books and Word documents."""
+    return ZipMaker

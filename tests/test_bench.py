@@ -152,7 +152,7 @@ def test_the_verdict_on_a_run():
 def test_shapes_have_the_published_number_of_weights():
     import torch
 
-    from hipcli import config
+    from hipcli import option_types
     from hipcli.shapes import SHAPES, empty_network, parameter_count
 
     published = {
@@ -160,7 +160,7 @@ def test_shapes_have_the_published_number_of_weights():
         "qwen2.5-0.5b": 494_032_768, "smollm2-135m": 134_515_008,
     }  # fmt: skip
     assert {name: parameter_count(empty_network(shape, torch.bfloat16)) for name, shape in SHAPES.items()} == published
-    assert set(SHAPES) == set(config.SHAPE_NAMES)
+    assert set(SHAPES) == set(option_types.SHAPE_NAMES)
 
 
 def test_a_shape_that_does_not_fit_is_refused_before_it_is_built():
@@ -187,7 +187,7 @@ def test_costs_of_a_layer_counted_by_hand():
     keys = 256 + 2048 + 1024
     assert costs["attention"] == Cost(keys * 4096, 4 * 32 * keys * 128)
     assert set(sparse_costs(DEFAULT_PLAN, 5, sizes, total, 1, None)) == {"attention"}
-    assert cadence(DEFAULT_PLAN) == {0: 1, 1: 3, 2: 4, None: 56}
+    assert cadence(DEFAULT_PLAN) == {0: 1, 1: 7, 2: 8, None: 112}
     # the middle fits the budget of the first stage: nothing to choose there
     assert "scan 1" not in sparse_costs(DEFAULT_PLAN, 5, sizes, 32768, 1)
     # of a document by descent

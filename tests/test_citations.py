@@ -10,6 +10,7 @@ import pytest
 
 from hipcli.citations import cite
 from hipcli.document import Document, Page, Source
+from hipcli.extraction import page_mark
 from hipcli.readers import read_document
 
 PAGES = [
@@ -113,3 +114,17 @@ def test_the_samples_facts_are_cited(name):
     facts = [json.loads(line) for line in (folder / f"{name}.questions.jsonl").read_text("utf-8").splitlines()]
     found = [fact["page"] in {citation.page for citation in cite(fact["answer"], fact["question"], book)} for fact in facts]
     assert sum(found) >= 0.95 * len(facts) >= 15
+
+
+def test_sections_and_times_are_named():
+    words = "The harbour was frozen in February 1902."
+    for page, place in [
+        (Page(3, words, title="The Lamp"), "p. 3, The Lamp"),
+        (Page(3, words, "iv", title="The Lamp"), 'p. 3 (printed "iv"), The Lamp'),
+        (Page(3, words, "0:12:31"), "p. 3, at 0:12:31"),
+        (Page(3, words, "3"), "p. 3"),
+    ]:
+        named = Document((Source("a", "text", 1, "0"),), (page,))
+        (citation,) = cite("It was frozen in February 1902.", "When was the harbour frozen?", named)
+        assert citation.place == place and citation.title == page.title
+        assert page_mark(page, named) == f"--- a, page {place.removeprefix('p. ')} ---"

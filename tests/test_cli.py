@@ -20,7 +20,12 @@ TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. " * 12
 def hip(tmp_path, request):
     """Runs the installed command in tmp_path; the tiny model is there for tests that ask for it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HIP_") and name != "NO_COLOR"}
-    env = kept | {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    env = kept | {
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "HIP_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     if "tiny_model" in request.fixturenames:
         env["HIP_MODEL"] = str(request.getfixturevalue("tiny_model"))
     (tmp_path / "book.txt").write_text(TEXT)
@@ -33,13 +38,25 @@ def hip(tmp_path, request):
 
 def test_help_names_every_command_and_imports_nothing_heavy():
     # typer itself loads pydantic for some kinds of option
-    heavy = "torch transformers tokenizers tiktoken pypdf pypdfium2 httpx numpy chardet psutil platformdirs click".split()
+    heavy = "torch transformers tokenizers tiktoken pypdf pypdfium2 httpx numpy chardet psutil platformdirs tomlkit click".split()
     code = (
         "import atexit, sys, hipcli.cli as cli\n"
         f"atexit.register(lambda: print([name for name in {heavy} if name in sys.modules], file=sys.stderr))\n"
         "sys.argv = ['hip', *sys.argv[1:]]; cli.main()"
     )
-    for command in ([], ["ask"], ["summarize"], ["inspect"], ["extract"], ["models"], ["bench"], ["doctor"], ["models", "get"]):
+    for command in (
+        [],
+        ["ask"],
+        ["summarize"],
+        ["inspect"],
+        ["extract"],
+        ["models"],
+        ["bench"],
+        ["doctor"],
+        ["models", "get"],
+        ["help"],
+        ["config", "set"],
+    ):
         done = subprocess.run([sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, check=True)
         assert "Example:  hip" in done.stdout
         assert done.stderr.strip() == "[]", command
@@ -74,6 +91,13 @@ def test_version_and_bare_call(hip):
         (["ask", "book.txt", "Who?", "--preset", "nope"], "--preset: preset must be one of default, cpu, paper"),
         (["ask", "book.txt", "Who?", "--backend", "nope"], "--backend"),
         (["ask", "book.txt", "Who?", "--nope"], "No such option"),
+        (["ask", "book.txt", "Who?", "--session", "../x"], "a session cannot be called '../x'"),
+        (["ask", "book.txt", "Who?", "--session", "a", "--no-session"], "not both"),
+        (["ask", "book.txt", "Who?", "--out", "rows.jsonl"], "--out keeps the answers of --questions"),
+        (["chat", "-"], "both document and questions"),
+        (["sessions", "prune", "--max-size", "much"], "--max-size must be a size"),
+        (["sessions", "prune", "--older-than", "old"], "--older-than must be an age"),
+        (["sessions", "rm"], "name the sessions to remove"),
         (["summarize", "book.txt", "--spans", "0"], "--spans must be within 1 and 1000"),
         (["summarize"], "no document was given"),
         (["nope"], "No such command"),
@@ -94,7 +118,7 @@ def test_wrong_command_lines_exit_with_2(hip, arguments, words):
     ("arguments", "code", "words"),
     [
         (["ask", "missing.txt", "Who?"], 3, "missing.txt"),
-        (["ask", ".", "Who?"], 3, "folder"),
+        (["ask", "folder", "Who?"], 3, "no file in it can be read"),
         (["ask", "empty.txt", "Who?"], 3, "empty"),
         (["extract", "blank.txt"], 3, "no text"),
         (["ask", "book.txt", "--questions", "missing.txt"], 3, "cannot read questions"),
@@ -106,6 +130,7 @@ def test_wrong_command_lines_exit_with_2(hip, arguments, words):
 )
 def test_faults_have_their_codes_and_one_sentence(hip, tmp_path, arguments, code, words):
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "folder").mkdir()
     (tmp_path / "blank.txt").write_text(" \n \n")
     done = hip(*arguments)
     lines = done.stderr.decode().splitlines()
@@ -115,7 +140,7 @@ def test_faults_have_their_codes_and_one_sentence(hip, tmp_path, arguments, code
 
 
 def test_an_unexpected_fault_is_one_line(hip, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import hipcli.pipeline\nhipcli.pipeline.read = None\n")
+    (tmp_path / "sitecustomize.py").write_text("import hipcli.input\nhipcli.input.read = None\n")
     done = hip("extract", "book.txt", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode().count("\n") == 1 and b"HIP_DEBUG=1" in done.stderr and b"Traceback" not in done.stderr
@@ -131,7 +156,7 @@ def test_an_unexpected_fault_is_one_line(hip, tmp_path):
     ],
 )
 def test_faults_of_the_machine_have_codes_too(hip, tmp_path, fault, code, words):
-    planted = f"import hipcli.pipeline\ndef read(*given): raise {fault}\nhipcli.pipeline.read = read\n"
+    planted = f"import hipcli.input\ndef read(*given): raise {fault}\nhipcli.input.read = read\n"
     (tmp_path / "sitecustomize.py").write_text(planted)
     done = hip("extract", "book.txt", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (code, b"") and words in done.stderr.decode()
@@ -211,7 +236,7 @@ def test_strict_ends_with_6_when_a_page_is_lost(hip, pdf, tmp_path):
 def test_doctor_reports_as_lines_and_as_json(hip, tiny_model):
     record = json.loads(hip("doctor", "--json", HOME=str(tiny_model.parent)).stdout)
     checks = {check["name"]: check for check in record["checks"]}
-    assert {"python", "torch", "transformers", "memory", "data folder", "model", "terminal"} <= checks.keys()
+    assert {"python", "torch", "transformers", "memory", "data folder", "sessions", "model", "terminal"} <= checks.keys()
     assert checks["model"]["state"] == "ok" and "~/tiny" in checks["model"]["detail"]
     broken = hip("doctor", HIP_DATA_DIR="book.txt/data")
     assert broken.returncode == 1 and b"fail  data folder" in broken.stdout and b"try: " in broken.stdout

@@ -27,7 +27,13 @@ def env(tmp_path, request) -> dict[str, str]:
     (tmp_path / "long.txt").write_text(TEXT * 20_000)
     if "tiny_model" in request.fixturenames:
         kept["HIP_MODEL"] = str(request.getfixturevalue("tiny_model"))
-    return kept | {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "xterm"}
+    return kept | {
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "HIP_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TERM": "xterm",
+    }
 
 
 @pytest.fixture
@@ -86,7 +92,7 @@ def test_no_encoding_breaks_the_output(shell, tmp_path, locale):
 
 
 def test_a_live_bar_only_on_a_capable_terminal(terminal, tiny_model):
-    command = ["ask", "book.txt", "Who?", "--max-tokens", "3"]
+    command = ["ask", "book.txt", "Who?", "--max-tokens", "3", "--no-session"]
     live = terminal(str(HIP), command)
     assert "\x1b[" in live and "tokens" in live and "Sources" in live
     for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):

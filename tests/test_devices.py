@@ -114,7 +114,13 @@ def test_the_gpu_is_prepared_in_a_phase_of_its_own(capsys):
 def hip(tmp_path, tiny_model):
     """Runs the command on a machine whose GPU, if any, is hidden."""
     (tmp_path / "book.txt").write_text("The library was founded in 1911 by Maria Lindqvist, a printer. " * 12)
-    hidden = {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "HIP_MODEL": str(tiny_model), "CUDA_VISIBLE_DEVICES": ""}
+    hidden = {
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "HIP_OFFLINE": "1",
+        "HIP_MODEL": str(tiny_model),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
 
     def run(*arguments):
         env = os.environ | hidden | {"OMP_NUM_THREADS": "1"}
@@ -139,3 +145,20 @@ def test_a_run_shows_what_it_planned_and_what_it_took(hip):
     shown = hip("ask", "book.txt", "Who?", "--max-tokens", "3", "--verbose").stderr
     assert "on cpu): " in shown and "chunks of 1,024" in shown and "(planned " in shown
     assert "preparing the GPU" not in shown
+
+
+def test_a_busy_machine_does_not_change_the_number_format(tmp_path, monkeypatch):
+    """What was read in one format is of no use in another, so the first measurement stands."""
+    from hipcli import dtype_probe
+
+    monkeypatch.setattr(dtype_probe, "choose_dtype", lambda device: torch.bfloat16)
+    assert dtype_probe.remembered_dtype(tmp_path / "cache") is None
+    assert dtype_probe.settled_dtype(tmp_path / "cache") == "bfloat16"
+    monkeypatch.setattr(dtype_probe, "choose_dtype", lambda device: torch.float32)
+    assert dtype_probe.settled_dtype(tmp_path / "cache") == "bfloat16"
+    (path,) = (tmp_path / "cache").iterdir()
+    path.unlink()
+    path.write_text("nonsense")
+    assert dtype_probe.settled_dtype(tmp_path / "cache") == dtype_probe.remembered_dtype(tmp_path / "cache") == "float32"
+    (tmp_path / "file").touch()
+    assert dtype_probe.settled_dtype(tmp_path / "file" / "cache") == "float32"

@@ -16,7 +16,8 @@ import pytest
 from hipcli.document import Document
 from hipcli.errors import InputError
 from hipcli.readers import read_document
-from hipcli.readers.pdf import RawPage, ranges, read_pdf
+from hipcli.readers.content import RawPage, ReadOptions
+from hipcli.readers.pdf import ranges, read_pdf
 from hipcli.readers.pdf_process import Limits, read_pages
 from hipcli.readers.source import open_source
 
@@ -36,7 +37,7 @@ def read(tmp_path: Path, data: bytes, name: str = "a.pdf", **options: Any) -> Do
 def read_raw(tmp_path: Path, data: bytes, limits: Limits) -> list[RawPage]:
     path = tmp_path / "a.pdf"
     path.write_bytes(data)
-    return read_pdf(open_source(str(path)), limits=limits)[0]
+    return read_pdf(open_source(str(path)), ReadOptions(), limits).pages
 
 
 def words(document: Document) -> list[str]:
@@ -69,7 +70,7 @@ def test_pages_and_progress(tmp_path: Path, pdf: Any) -> None:
     assert words(document) == ["one", "two", "three"]
     assert [page.number for page in document.pages] == [1, 2, 3]
     assert [page.label for page in document.pages] == [None] * 3
-    assert [done for done, _ in calls] == [1, 2, 3] and calls[-1][1] == 3
+    assert [done for done, _ in calls] == [1, 2, 3, 3] and calls[-1][1] == 3
     assert document.failed == () and document.warnings == ()
     assert document.sources[0].format == "pdf"
 

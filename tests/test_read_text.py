@@ -19,7 +19,7 @@ from hipcli.errors import DoesNotFit, InputError, UsageError
 from hipcli.readers import read_document
 from hipcli.readers import source as source_module
 from hipcli.readers.normalize import normalize
-from hipcli.readers.text import PAGE_CHARS, pages_of
+from hipcli.readers.content import PAGE_CHARS
 
 
 def read(tmp_path: Path, data: bytes, name: str = "a.txt", **options: object) -> Document:
@@ -73,29 +73,70 @@ def test_unknown_encoding(tmp_path: Path, name: str) -> None:
         read(tmp_path, b"abc", encoding=name)
 
 
-@pytest.mark.parametrize("markdown", [False, True])
-def test_cutting_loses_nothing(markdown: bool) -> None:
+@pytest.mark.parametrize("name", ["a.txt", "a.md"])
+def test_cutting_loses_nothing(tmp_path: Path, name: str) -> None:
     rng = random.Random(1)
     for _ in range(60):
         pieces = rng.choices(
-            ["word ", "# Head\n", "\n\n", "\n", "第一。", "x" * 50, "\r\n", "exam-\nple ", "\ufb01"], k=rng.randint(0, 3000)
+            ["word ", "# Head\n", "\n\n", "\n", "第一。", "x" * 50, "\r\n", "exam-\nple ", "\ufb01", "```\n", "===\n"],
+            k=rng.randint(1, 3000),
         )
-        raw = "".join(pieces)
-        pages, _ = pages_of(raw, markdown)
+        raw = "word" + "".join(pieces)
+        pages = [page.text for page in read(tmp_path, raw.encode(), name).pages]
         assert "".join(pages) == normalize(raw).text
         assert all(len(page) <= 1.5 * PAGE_CHARS for page in pages)
-        assert all(len(page) >= 0.5 * PAGE_CHARS for page in pages[:-1])
+        assert name == "a.md" or all(len(page) >= 0.5 * PAGE_CHARS for page in pages[:-1])
 
 
-def test_markdown_pages_start_at_headings() -> None:
-    section = "## Section\n\n" + "Some sentence of text. \n" * 90 + "\n"
-    pages, _ = pages_of(section * 6, markdown=True)
-    assert len(pages) == 5 and all(page.startswith("## ") for page in pages)
+MARKDOWN = """Before.
+
+# The *Lamp*
+
+## First [light](x.html) ##
+
+Lit in 1874.
+
+Keeper
+------
+
+Ran it.
+
+```
+# not a heading
+```
+
+- item
+---
+#### Too deep
+
+End
+===
+Last.
+"""
 
 
-def test_unbroken_text_is_cut_too() -> None:
-    pages, _ = pages_of("x" * 20_000)
-    assert [len(page) for page in pages[:-1]] == [PAGE_CHARS] * (len(pages) - 1)
+def test_markdown_pages_are_sections_with_titles(tmp_path: Path) -> None:
+    document = read(tmp_path, MARKDOWN.encode(), "a.md")
+    assert [page.title for page in document.pages] == [None, "First light", "Keeper", "End"]
+    assert document.pages[1].text.startswith("# The *Lamp*\n\n## First") and "Too deep" in document.pages[2].text
+    assert text_of(document) == MARKDOWN
+
+
+def test_titles_are_one_harmless_line(tmp_path: Path) -> None:
+    title = read(tmp_path, "# \x1b[31mRed\x07 \u202eevil\t words\n\nx".encode(), "a.md").pages[0].title
+    assert title == "[31mRed evil words"
+    long = read(tmp_path, ("# " + "word " * 1000 + "\n\nx").encode(), "a.md").pages[0].title
+    assert len(long) <= 100 and long.endswith("word…")
+
+
+def test_a_long_section_keeps_its_title_on_every_page(tmp_path: Path) -> None:
+    document = read(tmp_path, b"# Long\n\n" + b"Some sentence of text. \n" * 400, "a.md")
+    assert [page.title for page in document.pages] == ["Long"] * len(document.pages) and len(document.pages) == 3
+
+
+def test_unbroken_text_is_cut_too(tmp_path: Path) -> None:
+    pages = read(tmp_path, b"x" * 20_000).pages
+    assert [len(page.text) for page in pages[:-1]] == [PAGE_CHARS] * (len(pages) - 1)
 
 
 def test_form_feeds_are_pages(tmp_path: Path) -> None:
@@ -141,7 +182,7 @@ def zipped(*members: str) -> bytes:
     "data, word",
     [
         (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "PNG"),
-        (zipped("a.txt"), "ZIP"),
+        (zipped("[Content_Types].xml", "xl/workbook.xml"), "Excel"),
         (zipped("[Content_Types].xml", "word/document.xml"), "Word"),
         (zipped("mimetype"), "EPUB"),
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500), "Word"),
@@ -149,7 +190,7 @@ def zipped(*members: str) -> bytes:
         (b"", "empty"),
         (b" \n\t\n", "white space"),
     ],
-    ids=["png", "zip", "docx", "epub", "doc", "random", "empty", "blank"],
+    ids=["png", "xlsx", "docx", "epub", "doc", "random", "empty", "blank"],
 )
 def test_refusals_name_the_reason(tmp_path: Path, data: bytes, word: str) -> None:
     with pytest.raises(InputError, match=word):
@@ -166,7 +207,13 @@ def test_a_stray_nul_is_dropped_with_a_warning(tmp_path: Path) -> None:
 
 
 def test_missing_folder_and_impossible_paths(tmp_path: Path) -> None:
-    cases = [(tmp_path / "no.txt", "no such file"), (tmp_path, "is a folder"), ("a\0b", "cannot read"), ("x" * 5000, "too long")]
+    (tmp_path / "empty").mkdir()
+    cases = [
+        (tmp_path / "no.txt", "no such file"),
+        (tmp_path / "empty", "no file in it"),
+        ("a\0b", "cannot read"),
+        ("x" * 5000, "too long"),
+    ]
     for spec, words in cases:
         with pytest.raises(InputError, match=words):
             read_document([str(spec)])
@@ -213,7 +260,7 @@ def test_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_usage(tmp_path: Path) -> None:
-    for sources, options in [([], {}), (["-", "-"], {}), (["a"], {"type": "docx"})]:
+    for sources, options in [([], {}), (["-", "-"], {}), (["a"], {"type": "nope"})]:
         with pytest.raises(UsageError):
             read_document(sources, **options)
     path = tmp_path / "a.txt"

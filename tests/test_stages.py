@@ -57,7 +57,7 @@ def test_stages_must_grow_finer_and_refresh_intervals_must_nest():
 
 
 def test_the_default_is_the_designed_one():
-    assert [(s.chunk_len, s.keep_tokens, s.refresh) for s in DEFAULT_PLAN.stages] == [(256, 32768, 64), (32, 8192, 16), (8, 2048, 8)]
+    assert [(s.chunk_len, s.keep_tokens, s.refresh) for s in DEFAULT_PLAN.stages] == [(256, 32768, 128), (32, 8192, 16), (8, 2048, 8)]
     assert [s.rest_len for s in DEFAULT_PLAN.stages] == [16, 8, 8]
     assert (DEFAULT_PLAN.sink_tokens, DEFAULT_PLAN.window_tokens, DEFAULT_PLAN.block_len) == (256, 1024, 64)
     assert DEFAULT_PLAN.keep_tokens(2) == 4096 and DEFAULT_PLAN.keep_tokens(3) == 2048
@@ -75,17 +75,17 @@ def test_every_named_budget_exists_and_an_unknown_name_lists_them():
 def test_every_layer_runs_each_stage_at_its_own_cadence_and_step_zero_runs_all():
     layers = 30
     full = []
-    for step in range(1, 129):
+    for step in range(1, 257):
         due = [DEFAULT_PLAN.refresh_stage(step, layer, layers) for layer in range(layers)]
         full.append(due.count(0))
     assert [DEFAULT_PLAN.refresh_stage(0, layer, layers) for layer in range(layers)] == [0] * layers
-    # 30 layers in 16 groups, a refresh every 4 steps: no step has more than one group's full refresh
-    assert sum(full) == 2 * layers and max(full) == 2
-    patterns = {tuple(DEFAULT_PLAN.refresh_stage(step, layer, layers) for layer in range(layers)) for step in range(1, 193)}
-    assert len(patterns) == 17
+    # 30 layers in 32 groups, a refresh every 4 steps: no step has more than one group's full refresh
+    assert sum(full) == 2 * layers and max(full) == 1
+    patterns = {tuple(DEFAULT_PLAN.refresh_stage(step, layer, layers) for layer in range(layers)) for step in range(1, 385)}
+    assert len(patterns) == 32
     for layer in range(layers):
-        ran = [DEFAULT_PLAN.refresh_stage(step, layer, layers) for step in range(64, 128)]
-        assert (ran.count(0), ran.count(1), ran.count(2)) == (1, 3, 4)
+        ran = [DEFAULT_PLAN.refresh_stage(step, layer, layers) for step in range(128, 256)]
+        assert (ran.count(0), ran.count(1), ran.count(2)) == (1, 7, 8)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 64), (0, 65), (63, 64), (64, 200), (5, 7), (5, 70), (100, 100), (1, 500)])

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
+from hipcli.cache import host
 from hipcli.cache.base import StoreShape
+from hipcli.cache.host import HostStore
+from hipcli.cache.pinned import PinnedSegment
 from hipcli.cache.resident import ResidentStore
 
 SHAPE = StoreShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.float32)
-STORES = {"resident": ResidentStore}
+STORES = {"resident": ResidentStore, "host": HostStore}
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -72,7 +75,8 @@ def test_what_memory_cannot_hold_is_a_memory_error(store):
         store.reserve(2**50)
 
 
-def test_a_growth_that_fails_half_way_loses_nothing(store, monkeypatch):
+def test_a_growth_that_fails_half_way_loses_nothing(monkeypatch):
+    store = ResidentStore(SHAPE)
     k, v = fill(store, (10,))
     real, calls = torch.empty, []
 
@@ -100,7 +104,8 @@ def test_closing_gives_the_memory_back(store):
     assert store.length == 0 and store.allocated_bytes == 0
 
 
-def test_growing_takes_what_is_needed_where_there_is_no_room_for_more(store, monkeypatch):
+def test_growing_takes_what_is_needed_where_there_is_no_room_for_more(monkeypatch):
+    store = ResidentStore(SHAPE)
     k, _ = fill(store, (10,))
     real = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, **kwargs: real(2**50) if size[1:2] == (20,) else real(*size, **kwargs))
@@ -129,3 +134,61 @@ def test_a_failure_while_growing_loses_nothing_and_leaves_keys_and_values_of_one
         assert torch.equal(held_keys, keys + layer) and torch.equal(held_values, -keys)
         assert held_keys.stride() == held_values.stride()
     store.check_integrity()
+
+
+class Crowded(PinnedSegment):
+    """Host memory in which a segment of more than `most` tokens finds no room, once `left` have found it."""
+
+    most, left = 10**9, 0
+
+    def __init__(self, shape, dtype, lock=True):
+        if shape[1] > Crowded.most:
+            if not Crowded.left:
+                raise MemoryError("no memory for it")
+            Crowded.left -= 1
+        super().__init__(shape, dtype, lock)
+
+
+def test_a_growth_on_the_host_that_fails_half_way_loses_nothing(monkeypatch):
+    monkeypatch.setattr(host, "PinnedSegment", Crowded)
+    store = HostStore(SHAPE)
+    k, _ = fill(store, (10,))
+    Crowded.most, Crowded.left = 900, 3
+    with pytest.raises(MemoryError):
+        store.reserve(1000)
+    more, _ = fill(store, (5,))
+    assert torch.equal(store.view(1)[0], torch.cat([k, more], 1) + 1) and store.length == 15
+    store.check_integrity()
+    Crowded.most = 10**9
+    store.reserve(2000)
+    assert torch.equal(store.view(0)[0], torch.cat([k, more], 1))
+
+
+def test_layers_in_any_order_and_prefixes_that_grow_on_the_host():
+    """Staging buffers change hands: what a view shows is always the layer's own, also after tokens were written on the host."""
+    shape = StoreShape(layers=5, kv_heads=3, head_dim=4, dtype=torch.float32)
+    near, far = ResidentStore(shape), HostStore(shape)
+    draw = torch.Generator().manual_seed(5)
+    for store in (near, far):
+        store.reserve(400)
+    for _ in range(60):
+        kind = int(torch.randint(0, 4, (), generator=draw))
+        if kind < 2:
+            for layer in range(5):
+                k, v = torch.randn(2, 3, 1 + kind * 6, 4, generator=draw)
+                near.append(layer, k, v), far.append(layer, k, v)
+        elif kind == 2 and near.length < 390:
+            k, v = torch.randn(2, 3, 1, 4, generator=draw)
+            for store in (near, far):
+                at = store.length
+                for layer in range(5):
+                    keys, values = store.buffers(layer)
+                    keys[:, at : at + 1], values[:, at : at + 1] = k + layer, v - layer
+                store.claim(1)
+        else:
+            keep = int(torch.randint(near.length // 2, near.length + 1, (), generator=draw))
+            near.truncate(keep), far.truncate(keep)
+        for layer in torch.randperm(5, generator=draw).tolist():
+            for mine, theirs in zip(far.view(layer), near.view(layer)):
+                assert torch.equal(mine, theirs)
+        far.check_integrity()

@@ -205,13 +205,13 @@ def test_pages_are_found_again(folders, kind):
             before.append(text)
 
 
-def test_several_sources_get_headers(folders):
+def test_sources_after_the_first_get_headers(folders):
     tokenizer = load_tokenizer(folders["byte-level"])
-    names = ("a\x1b[2J\n=== b ===", "b.txt", "empty.txt", "c.txt")
+    names = ("b.txt", "a\x1b[2J\n=== b ===", "empty.txt", "c.txt")
     texts = ("one", "two", "", "three", " ", "four")
     encoded = tokenizer.encode_document(document(*texts, sources=names, source_of=lambda n: (0, 0, 1, 1, 2, 3)[n]))
-    assert tokenizer.decode(encoded.ids) == ("=== a[2J=== b === ===\none\n\ntwo\n\n=== b.txt ===\nthree\n\n=== c.txt ===\nfour")
-    assert tokenizer.decode(encoded.ids[encoded.page_starts[3] : encoded.page_starts[4]]) == "=== b.txt ===\nthree\n\n"
+    assert tokenizer.decode(encoded.ids) == "one\n\ntwo\n\n=== a[2J=== b === ===\nthree\n\n=== c.txt ===\nfour"
+    assert tokenizer.decode(encoded.ids[encoded.page_starts[3] : encoded.page_starts[4]]) == "=== a[2J=== b === ===\nthree\n\n"
 
 
 def test_an_empty_document_has_no_ids(folders):

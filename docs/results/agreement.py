@@ -17,7 +17,9 @@ import torch
 
 from hipcli import engine as engine_module
 from hipcli.console import Terminal
-from hipcli.pipeline import RunOptions, as_question, open_reading, read
+from hipcli.input import read
+from hipcli.options import RunOptions
+from hipcli.pipeline import as_question, open_reading
 from hipcli.questions import load_questions
 from hipcli.sampling import Sampler, Sampling
 

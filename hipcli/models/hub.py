@@ -11,8 +11,8 @@ from typing import Any
 
 from hipcli.errors import DiskError, ModelError
 from hipcli.models.directory import check_directory
-from hipcli.models.store import FULL
 from hipcli.models.progress import ProgressSink, phase
+from hipcli.models.store import FULL
 
 _WANTED = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja"]
 # subfolders hold other formats; consolidated.* repeats the weights in another layout

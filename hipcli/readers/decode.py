@@ -43,10 +43,11 @@ def check_encoding(name: str) -> str:
     return codec.name
 
 
-def decode(data: bytes, encoding: str | None = None) -> Decoded:
+def decode(data: bytes, encoding: str | None = None, declared: str | None = None) -> Decoded:
     """Decode `data`.
 
-    encoding: forces one; bytes that do not fit it become U+FFFD, with a warning. Raises UsageError if it is unknown, InputError for
+    encoding: forces one; bytes that do not fit it become U+FFFD, with a warning. declared: what a server or the file says of itself,
+    believed where the bytes are not UTF-8 and fit. Raises UsageError if it is unknown, InputError for
     bytes that are no text at all.
     """
     if encoding is not None:
@@ -64,7 +65,16 @@ def decode(data: bytes, encoding: str | None = None) -> Decoded:
     try:
         return Decoded(data.decode("utf-8"), "utf-8")
     except UnicodeDecodeError as fault:
-        return _guess(data, fault.start)
+        return _as_declared(data, declared) or _guess(data, fault.start)
+
+
+def _as_declared(data: bytes, name: str | None) -> Decoded | None:
+    """Nothing for a name that is unknown, wrong, or means a format of more than one byte that a file of bytes cannot be in."""
+    try:
+        codec = codecs.lookup(name or "").name
+        return None if codec.startswith(("utf-16", "utf-32", "utf-7")) else Decoded(data.decode(codec), codec)
+    except (LookupError, ValueError, UnicodeError):
+        return None
 
 
 def _utf16_by_zeros(data: bytes, nuls: int) -> str | None:

@@ -23,6 +23,9 @@ from typing import Any, TextIO
 
 WRONG_SUM = "wrong check sum"
 _SLICE_BYTES = 1 << 16  # unpacks to 64 MiB at most
+ASIDE_SECONDS = 10.0  # for labels and for bookmarks
+MAX_BOOKMARKS = 20_000
+MAX_TITLE_CHARS = 300
 MAX_PAGE_CHARS = 20_000_000  # a page that says more is a bomb, not a page
 
 
@@ -52,7 +55,7 @@ def run(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
         return
     yield {"count": document.count, "logged": logged.count}
     if job["task"] == "survey":
-        yield {"labels": document.labels()}
+        yield {"labels": _in_time(document.labels), "bookmarks": _in_time(document.bookmarks) or []}
     read: Callable[[int], dict[str, Any]] = document.survey if job["task"] == "survey" else document.page
     for index in range(document.count) if job["pages"] is None else job["pages"]:
         logged.clear()
@@ -65,6 +68,28 @@ def run(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
         except Exception as fault:  # any engine fault costs this page only
             answer = {"error": f"{type(fault).__name__}: {fault}"[:300]}
         yield {"page": index, "logged": logged.count, "log_error": logged.error, **answer}
+
+
+class _TooLate(BaseException):
+    """Not an Exception, which engines catch."""
+
+
+def _in_time(work: Callable[[], Any]) -> Any:
+    """What `work` returns, None if it takes more than ASIDE_SECONDS: what is beside the text must not cost it."""
+
+    def late(*_: object) -> None:
+        raise _TooLate
+
+    if not hasattr(signal, "setitimer"):
+        return work()
+    signal.signal(signal.SIGALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, ASIDE_SECONDS)
+        return work()
+    except _TooLate:
+        return None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class Refused(Exception):
@@ -132,6 +157,22 @@ class PypdfDocument:
             return list(self._reader.page_labels) if "/PageLabels" in self._reader.root_object else None
         except Exception:  # a broken label tree must not cost the text
             return None
+
+    def bookmarks(self) -> list[tuple[int, str]]:
+        """Page index and title of the outline's entries of two levels, in its order; none where it is broken."""
+        found: list[tuple[int, str]] = []
+        try:
+            for entry in self._reader.outline[:MAX_BOOKMARKS]:
+                entries = [child for child in entry if not isinstance(child, list)] if isinstance(entry, list) else [entry]
+                found += filter(None, map(self._bookmark, entries))
+        except Exception:  # a broken outline must not cost the text
+            pass
+        return found[:MAX_BOOKMARKS]
+
+    def _bookmark(self, entry: Any) -> tuple[int, str] | None:
+        index = self._reader.get_destination_page_number(entry)
+        title = str(entry.title).strip()[:MAX_TITLE_CHARS]
+        return (index, title) if index is not None and index >= 0 and title else None
 
     def page(self, index: int) -> dict[str, Any]:
         page = self._reader.pages[index]

@@ -14,8 +14,8 @@ _MAGIC = (
     (b"II*\0", "a TIFF image"),
     (b"MM\0*", "a TIFF image"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office file (a Word document .doc, .xls or .ppt)"),
-    (b"{\\rtf", "an RTF document"),
     (b"AT&TFORM", "a DjVu document"),
+    (b"PK\x05\x06", "an empty ZIP archive"),
     (b"\x1f\x8b", "a gzip archive"),
     (b"BZh", "a bzip2 archive"),
     (b"\xfd7zXZ\0", "an xz archive"),
@@ -37,8 +37,10 @@ _ZIP_MEMBERS = (
     (b"xl/", "an Excel workbook (.xlsx)"),
     (b"ppt/", "a PowerPoint presentation (.pptx)"),
 )
+KINDS_OF_PACKED_FORMATS = frozenset({"an EPUB book", "a Word document (.docx)"})  # those that readers read
 _PRINTABLE_MAGIC = frozenset({b"MZ", b"ID3", b"RIFF", b"BZh", b"GGUF"})  # a text may start so too
-_HTML = re.compile(rb"\s*(?:<!--.*?-->\s*|<\?xml[^>]*>\s*)*<(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I | re.S)
+_HTML = re.compile(rb"<(?:!doctype\s+html|html)\b", re.I)
+_HTML_PART = re.compile(rb"<(?:!doctype\s+html|html|head|body|title|script|meta|div|p)\b", re.I)
 
 
 def is_pdf(head: bytes, anywhere: bool = False) -> bool:
@@ -46,6 +48,15 @@ def is_pdf(head: bytes, anywhere: bool = False) -> bool:
     if anywhere:
         return b"%PDF-" in head[:1024]
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:5] == b"%PDF-"
+
+
+def is_html(head: bytes, weakly: bool = False) -> bool:
+    """Whether `head` starts as an HTML file does; weakly: or as a part of one, such as a paragraph."""
+    rest = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    while rest.startswith((b"<!--", b"<?xml")):
+        end = b"-->" if rest.startswith(b"<!--") else b">"
+        rest = rest.partition(end)[2].lstrip()
+    return bool((_HTML_PART if weakly else _HTML).match(rest))
 
 
 def binary_kind(head: bytes) -> str | None:
@@ -62,13 +73,31 @@ def binary_kind(head: bytes) -> str | None:
     return None
 
 
+def looks_binary(head: bytes, suffix: str) -> str | None:
+    """What a file is, with its article, if its beginning shows that no reader of texts wants it; None for PDF too."""
+    found = binary_kind(head)
+    if found == "a PDF":
+        return None
+    if found:
+        return found
+    if b"\0" not in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return None
+    # UTF-16 without a mark has a zero byte in most pairs, on one side of them
+    zeros = head[0::2].count(b"\0"), head[1::2].count(b"\0")
+    utf16 = max(zeros) * 5 > len(head) and min(zeros) * 20 <= max(zeros)
+    few = sum(zeros) * 1000 <= len(head)
+    return None if utf16 or few or suffix == ".pdf" else "an unknown kind"
+
+
 def kind(head: bytes) -> str:
     """What `head` is, for a sentence such as "x.pdf is HTML, not a PDF"."""
     binary = binary_kind(head)
     if binary:
         return binary
-    if _HTML.match(head.removeprefix(b"\xef\xbb\xbf")):
+    if is_html(head, weakly=True):
         return "HTML"
+    if head.startswith(b"{\\rtf"):
+        return "RTF"
     start = head.lstrip()[:1]
     if start in (b"{", b"[") and b'"' in head:
         return "JSON"

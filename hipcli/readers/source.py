@@ -6,11 +6,15 @@ Knows nothing of formats beyond a look at the first bytes.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from hipcli.errors import DoesNotFit, InputError
@@ -24,6 +28,7 @@ class RawSource:
     """An input before any reader.
 
     name: fit to show. path: a regular file that can be opened again; None for a pipe or stdin, whose bytes are in `data`.
+    hint: a file suffix, and charset: an encoding, both as a server states them.
     """
 
     name: str
@@ -32,13 +37,23 @@ class RawSource:
     head: bytes
     size_bytes: int
     sha256: str
+    hint: str | None = None
+    charset: str | None = None
 
-    def read(self) -> bytes:
-        """All bytes. Raises DoesNotFit for a file larger than half of the memory that is free, InputError if it went away."""
+    @property
+    def suffix(self) -> str:
+        """What the name, or a server, says of the format: ".pdf"; empty for nothing."""
+        return PurePath(self.name).suffix.lower() if self.hint is None else self.hint
+
+    def read(self, cost: int = 1) -> bytes:
+        """All bytes. cost: of memory that reading them will take, for each.
+
+        Raises DoesNotFit for what takes more than half of the memory that is free, InputError if the file went away.
+        """
+        if self.size_bytes * cost > memory_limit():
+            raise _too_large(self.name, self.size_bytes, cost=cost)
         if self.data is not None:
             return self.data
-        if self.size_bytes > memory_limit():
-            raise _too_large(self.name, self.size_bytes)
         try:
             return self.path.read_bytes()
         except OSError as fault:
@@ -55,6 +70,31 @@ class RawSource:
         except OSError as fault:
             raise _cannot_read(self.name, fault) from None
 
+    @contextmanager
+    def on_hand(self) -> Iterator[BinaryIO]:
+        """The bytes as an open file that can be searched. Raises InputError if the file went away."""
+        if self.data is not None:
+            yield io.BytesIO(self.data)
+            return
+        try:
+            file = open(self.path, "rb")
+        except OSError as fault:
+            raise _cannot_read(self.name, fault) from None
+        with file:
+            yield file
+
+    @contextmanager
+    def on_disk(self) -> Iterator[str]:
+        """A path that another process can open; bytes from a pipe are in a private file for as long as it takes."""
+        if self.path is not None:
+            yield os.fspath(self.path)
+            return
+        with tempfile.TemporaryDirectory(prefix="hip-") as folder:
+            path = os.path.join(folder, "input")
+            with open(path, "xb") as file:
+                file.write(self.data or b"")
+            yield path
+
 
 def open_source(spec: str, stdin: BinaryIO | None = None) -> RawSource:
     """Look at one argument; "-" reads `stdin`, by default the process's own. Raises InputError or DoesNotFit."""
@@ -62,6 +102,13 @@ def open_source(spec: str, stdin: BinaryIO | None = None) -> RawSource:
     if source.size_bytes == 0:
         raise InputError(f"{source.name} is empty (0 bytes)")
     return source
+
+
+def from_bytes(name: str, data: bytes) -> RawSource:
+    """A source that is in memory already. Raises InputError if it is empty."""
+    if not data:
+        raise InputError(f"{name} is empty (0 bytes)")
+    return RawSource(name, None, data, data[:HEAD_BYTES], len(data), hashlib.sha256(data).hexdigest())
 
 
 def show(name: str) -> str:
@@ -89,7 +136,7 @@ def _from_path(spec: str) -> RawSource:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise InputError(f"cannot read {name}: it is a folder", "Name the files in it.")
+            raise InputError(f"cannot read {name}: it is a folder")
         if stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
             raise InputError(f"cannot read {name}: it is a socket or a disk, not a file")
         with open(path, "rb") as stream:
@@ -133,10 +180,11 @@ def _cannot_read(name: str, fault: Exception) -> InputError:
     return InputError(f"cannot read {name}: {reason[:1].lower()}{reason[1:]}")
 
 
-def _too_large(name: str, size: int, more: bool = False) -> DoesNotFit:
+def _too_large(name: str, size: int, more: bool = False, cost: int = 1) -> DoesNotFit:
     large = f"{'more than ' if more else ''}{size / 1e9:.2f} GB"
     free = f"{memory_limit() * 2 / 1e9:.2f} GB"
+    needs = f", which may take {cost} times that to read" if cost > 1 else ""
     return DoesNotFit(
-        f"{name} is {large}, and a document may take half of the {free} of memory that is free",
+        f"{name} is {large}{needs}, and a document may take half of the {free} of memory that is free",
         "Close other programs, or split the document.",
     )

@@ -23,7 +23,7 @@ def bench_or_suite(given: dict[str, Any]) -> None:
         # 0 is a seed, and a choice of --dense-below
         if given[name] is not None and given[name] is not False:
             _refuse(name, bool(suite))
-    if suite and given["preset"] != "auto":
+    if suite and "preset" in given["flags"]:
         raise UsageError("--preset cannot be used with --suite", "name presets by --attention")
     if suite:
         from hipcli.suite.options import options_from
@@ -33,7 +33,7 @@ def bench_or_suite(given: dict[str, Any]) -> None:
         return
     from hipcli import bench
 
-    speed = {name: given[name] for name in ("model", "shape", "device", "dtype", "preset", "whole", "minutes", "out", "plot")}
+    speed = {name: given[name] for name in ("model", "shape", "device", "dtype", "preset", "kv", "whole", "minutes", "out", "plot")}
     bench.run(context=given["context"] or [], json=given["as_json"], part=given["part"] or [], **speed)
 
 

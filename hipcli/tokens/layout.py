@@ -1,6 +1,7 @@
 """The text of a document as the model reads it, and where in it each page begins.
 
-Pages with text are joined by a blank line; with several sources each one's first page follows a header line.
+Pages with text are joined by a blank line. Each source after the first begins with a header line; the first has none, so
+that a document reads the same whether or not others follow it, and what was worked out for it can be kept.
 Knows nothing of tokens.
 """
 
@@ -51,7 +52,7 @@ def lay_out(document: Document, clean: Callable[[str], str]) -> Layout:
             end += len(PAGE_BREAK)
         offsets[waiting : index + 1] = end
         waiting = index + 1
-        header = _header(document, page.source) if page.source != headed and len(document.sources) > 1 else ""
+        header = _header(document, page.source) if parts and page.source != headed else ""
         headed = page.source
         for part in (header, clean(page.text)):
             parts.append(part)

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.tokens.bpe import is_byte_level, merge_pairs
 from hipcli.errors import ModelError
+from hipcli.tokens.bpe import is_byte_level, merge_pairs
 
 if TYPE_CHECKING:
     import tokenizers

@@ -17,6 +17,7 @@ from hipcli.errors import ModelError
 
 USER_MARK = "HipUserTextGoesHere"
 ANSWER_MARK = "HipAnswerTextGoesHere"
+NEXT_MARK = "HipNextTextGoesHere"
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 Message = dict[str, str]
@@ -31,6 +32,7 @@ class ChatTemplate:
     question_lead: stands between document and question.
     tail: everything after the question up to the start of the answer.
     answer_end: what follows an answer; its first control token ends a turn. Empty if unknown.
+    turn: everything between an answer and the user's next text; None where the template has no second turn.
     format: "chat" for the model's own template, "plain" where it has none that works.
     """
 
@@ -38,6 +40,7 @@ class ChatTemplate:
     question_lead: str
     tail: str
     answer_end: str
+    turn: str | None
     format: str
 
 
@@ -57,9 +60,16 @@ def read_template(model_dir: Path, config: dict[str, Any], system: str | None = 
     for messages in _openings(system, user) if render else ():
         halves = _split(render, messages, USER_MARK, True)
         if halves:
-            turn = _split(render, [*messages, {"role": "assistant", "content": ANSWER_MARK}], ANSWER_MARK, False)
-            return ChatTemplate(halves[0], "\n\n", halves[1], turn[1] if turn else "", "chat")
-    return ChatTemplate(f"{system}\n\n" if system else "", "\n\nQuestion: ", "\nAnswer:", "", "plain")
+            answered = [*messages, {"role": "assistant", "content": ANSWER_MARK}]
+            end = _split(render, answered, ANSWER_MARK, False)
+            more = _split(render, [*answered, {"role": "user", "content": NEXT_MARK}], ANSWER_MARK, True)
+            return ChatTemplate(halves[0], "\n\n", halves[1], end[1] if end else "", _turn(more), "chat")
+    return ChatTemplate(f"{system}\n\n" if system else "", "\n\nQuestion: ", "\nAnswer:", "", "\n\nQuestion: ", "plain")
+
+
+def _turn(halves: tuple[str, str] | None) -> str | None:
+    """What stands between the marks of an answer and of the next question."""
+    return halves[1].split(NEXT_MARK)[0] if halves and halves[1].count(NEXT_MARK) == 1 else None
 
 
 def special_token(config: dict[str, Any], name: str) -> str | None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hipcli.tokens.spec import build_backend, read_json, read_spec, special_ids, without_control
-from hipcli.tokens.bpe import build_fast_encoder, composes, is_byte_level, token_bytes
 from hipcli.document import Document
 from hipcli.errors import ModelError
+from hipcli.tokens.bpe import build_fast_encoder, composes, is_byte_level, token_bytes
 from hipcli.tokens.layout import lay_out
 from hipcli.tokens.pieces import cut_rule, split_pieces
+from hipcli.tokens.spec import build_backend, read_json, read_spec, special_ids, without_control
 from hipcli.tokens.stream import StreamDecoder, WindowDecoder
 from hipcli.tokens.template import ChatTemplate, read_template, special_token
 
@@ -52,15 +52,24 @@ class PromptParts:
 
     prefix_ids: start of text at most once, system message, start of the user's turn.
     tail_ids: end of the user's turn and start of the answer.
+    turn_ids: end of an answer and start of the user's next turn, None where the template has no second turn.
     """
 
     prefix_ids: list[int]
     tail_ids: list[int]
     encode_question: Callable[[str], list[int]]
+    turn_ids: list[int] | None = None
+    encode_text: Callable[[str], list[int]] | None = None
 
     def suffix_ids(self, question: str) -> list[int]:
         """Ids that follow the document: the question, the end of the turn, the start of the answer."""
         return self.encode_question(question) + self.tail_ids
+
+    def next_ids(self, question: str) -> list[int]:
+        """Ids that follow an answer: its end, the next question, the start of the next answer."""
+        if self.turn_ids is None or self.encode_text is None:
+            raise ValueError("the model's template has no second turn")
+        return self.turn_ids + self.encode_text(question) + self.tail_ids
 
 
 class Tokenizer:
@@ -122,10 +131,12 @@ class Tokenizer:
             prefix_ids = self._opening_ids + prefix_ids
         tail = self._full_inner.encode(template.tail, add_special_tokens=False).ids
 
-        def encode_question(question: str) -> list[int]:
-            return self._piece(self._clean(template.question_lead + question), False)[0].tolist()
+        turn = None if template.turn is None else self._full_inner.encode(template.turn, add_special_tokens=False).ids
 
-        return PromptParts(prefix_ids, tail, encode_question)
+        def encode_text(text: str) -> list[int]:
+            return self._piece(self._clean(text), False)[0].tolist()
+
+        return PromptParts(prefix_ids, tail, lambda question: encode_text(template.question_lead + question), turn, encode_text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids, control tokens left out."""
