@@ -27,6 +27,8 @@ from hipcli.summary_output import as_markdown, as_record, as_text, where
 _MOST_SPANS = 1000
 # so many notes are merged at once: a small model loses its way in more, and a question's memory stays bounded
 _MERGED_AT_ONCE = 16
+_LOOP_CHARS = 400
+_LOOP = re.compile(r"(.{12,120}?)\1\1$", re.DOTALL)
 # a note's tokens may be cut otherwise when they are read again
 _SLACK = 1.25
 
@@ -202,9 +204,10 @@ def _sentence_case(text: str) -> str:
 
 
 def _repeats(text: str) -> bool:
-    """Whether the last sentence was said before: small models then go on for ever."""
+    """Whether the last sentence, or the last words three times over, were said before: small models then go on for ever."""
     sentences = _split(text)
-    return len(sentences) > 1 and text.rstrip().endswith((".", "!", "?")) and sentences[-1] in sentences[:-1]
+    again = len(sentences) > 1 and text.rstrip().endswith((".", "!", "?")) and sentences[-1] in sentences[:-1]
+    return again or _LOOP.search(text[-_LOOP_CHARS:]) is not None
 
 
 def _split(text: str) -> list[str]:
@@ -212,8 +215,10 @@ def _split(text: str) -> list[str]:
 
 
 def _tidy(said: Answer) -> Answer:
-    """Without repeated sentences, and without a last one that the token limit cut."""
-    kept = list(dict.fromkeys(_split(said.text)))
-    if said.finish_reason == "length" and len(kept) > 1 and not kept[-1].endswith((".", "!", "?")):
+    """Without repeated sentences, and without a last one that the token limit or a loop cut."""
+    loop = _LOOP.search(said.text, max(0, len(said.text) - _LOOP_CHARS))
+    text = said.text[: loop.end(1)] if loop else said.text
+    kept = list(dict.fromkeys(_split(text)))
+    if (loop or said.finish_reason == "length") and len(kept) > 1 and not kept[-1].endswith((".", "!", "?")):
         kept.pop()
     return replace(said, text=" ".join(kept))
