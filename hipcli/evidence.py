@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hipcli.citations import MAX_CITATIONS, Citation, Match, make_citation, match_pages, sentences_of, substance, words_of
+from hipcli.citations import MAX_CITATIONS, Citation, Match, make_citation, match_pages, sentences_of
 from hipcli.document import Document
 from hipcli.gaze import Gaze
+from hipcli.words import substance, words_of
 
 # characters [start, end) of a page's text for tokens [start, stop) of the document: (page, start, stop) -> (start, end)
 CharsOf = Callable[[int, int, int], tuple[int, int]]

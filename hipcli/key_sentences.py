@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 from hipcli.document import Document
 from hipcli.outline import Part, Piece
+from hipcli.words import WORD, substance, words_of
 
-# a CJK character is a word of its own: those scripts put no spaces between words
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
 _STOP = re.compile(r"[.!?][\"')\]”’]*\s+|[。！？]|\n\s*\n|\n")
 _ABBREVIATION = re.compile(r"(?:^|[\s(\[])(?:[^\W\d_]|Mr|Mrs|Ms|Dr|Prof|St|No|Nos|Fig|Sec|pp|vs|cf|e\.g|i\.e|etc)\.$")
 _WHOLE = re.compile(r"[\"'(\[“‘]?[^\W_].*[.!?。！？][\"')\]”’]*$", re.DOTALL)
@@ -60,34 +58,25 @@ def key_sentences(
     by_part = [[sentence for piece in part.pieces for sentence in _sentences(piece, document)] for part in parts]
     frequency = Counter(word for sentences in by_part for sentence in sentences for word in sentence.words)
     total = sum(len(sentences) for sentences in by_part)
-    rarity = {word: math.log(1 + total / count) * _substance(word) for word, count in frequency.items()}
-    wanted = {word: rarity[word] for word in _words(focus or "") if word in rarity}
+    rarity = {word: math.log(1 + total / count) * substance(word) for word, count in frequency.items()}
+    wanted = {word: rarity[word] for word in words_of(focus or "") if word in rarity}
     chosen = []
     for part, sentences in zip(parts, by_part):
-        count = max(1, min(most, round(sum(len(_WORD.findall(piece.text)) for piece in part.pieces) / words_per_sentence)))
+        count = max(1, min(most, round(sum(len(WORD.findall(piece.text)) for piece in part.pieces) / words_per_sentence)))
         local = Counter(word for sentence in sentences for word in sentence.words)
         scores = [_score(sentence, rarity, local, wanted) for sentence in sentences]
         chosen.append(_best(sentences, scores, rarity, count))
     return chosen
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
-
-
-def _substance(word: str) -> float:
-    """Short words without a digit say little in any language written with an alphabet."""
-    return 1.0 if any(char.isdigit() for char in word) or re.match(f"[{_CJK}]", word) else min(1.0, len(word) / 6)
-
-
 def _score(sentence: _Sentence, rarity: dict[str, float], local: Counter[str], wanted: dict[str, float]) -> float:
     """Rare words that the part comes back to, for its length; more for a number, a name or the focus, less for a fragment."""
     # a sorted sum is the same in every process, whatever order its words are hashed in
     weight = math.fsum(rarity[word] * (1 + _CENTRAL * math.log(local[word])) for word in sentence.words)
-    score = weight / (len(_WORD.findall(sentence.quote)) + _LENGTH_PRIOR)
+    score = weight / (len(WORD.findall(sentence.quote)) + _LENGTH_PRIOR)
     if any(char.isdigit() for char in sentence.quote):
         score *= _NUMBER
-    if any(word[:1].isupper() for word in _WORD.findall(sentence.quote)[1:]):
+    if any(word[:1].isupper() for word in WORD.findall(sentence.quote)[1:]):
         score *= _NAME
     if not _WHOLE.match(sentence.quote) or sentence.quote[0].islower():
         score *= _FRAGMENT
@@ -120,7 +109,7 @@ def _sentences(piece: Piece, document: Document) -> Iterator[_Sentence]:
     for low, high in _bounds(piece.text, widest * _FULL_LINE):
         for start, end in _short(piece.text, low, high):
             quote = " ".join(piece.text[start:end].split())
-            if words := frozenset(_words(quote)):
+            if words := frozenset(words_of(quote)):
                 yield _Sentence(piece.page, piece.start + start, piece.start + end, quote, words)
 
 

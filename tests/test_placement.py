@@ -6,14 +6,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hipcli import placement
+from hipcli import pipeline, placement
 from hipcli.cache.host import HostStore
 from hipcli.cache.resident import ResidentStore
+from hipcli.console import Terminal
 from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit
 from hipcli.kernels.presets import preset
 from hipcli.memory import far_bytes, plan_memory, prefill_seconds
 from hipcli.model import load_model, parameter_count
+from hipcli.reuse import ending
+from hipcli.sessions import Fingerprint, Library, SessionKeeper
 from hipcli.settings import AttentionSettings
 from hipcli.shapes import SHAPES, empty_network
 
@@ -103,3 +106,20 @@ def test_time_on_a_gpu_is_about_what_was_measured(name, tokens, measured):
     runtime = SimpleNamespace(backend=SimpleNamespace(plan=preset("default")))
     keys = placement.keys_read(model, AttentionSettings(), runtime, tokens)
     assert measured / 1.4 < prefill_seconds(model, tokens, keys, 0.8e15) < measured * 1.4
+
+
+def test_a_session_follows_keys_to_the_host(model, tmp_path, monkeypatch):
+    """A plan moves the store after the session was made: what is kept, and loaded by the next run, is the moved one's."""
+    monkeypatch.setattr(placement, "places", lambda *given: (True,))
+    ids, terminal, answers, said = draw_ids(model, 700, 1), Terminal(quiet=True), [], []
+    texts = {"document": ["a"], "source types": [], "encoding": [], "file names": [], "readers": {"version": 1}}
+    for reused in (0, len(ids)):
+        engine = Engine(model, AttentionSettings(dense_below=0), chunk_tokens=128)
+        kept = {"about": {"model": "tiny", "sources": ["book"]}, "note": said.append, "warn": said.append}
+        session = SessionKeeper(Library(tmp_path), Fingerprint({"model": "tiny"}, texts), ids, **kept)
+        with ending(session, terminal):
+            pipeline._prefill(engine, ids, 64, session, terminal)
+            answers.append(list(engine.generate(draw_ids(model, 5, 2), max_tokens=9)))
+        assert engine.store.in_place and session.reused == reused and not said
+        engine.close()
+    assert answers[0] == answers[1]
