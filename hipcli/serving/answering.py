@@ -9,16 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hipcli.ask import citation_record, session_record
-from hipcli.citations import cite
+from hipcli.ask import session_record
+from hipcli.citing import CiteOptions, evidence_record
 from hipcli.document import Document
-from hipcli.pipeline import Reading, as_question
+from hipcli.evidence import Evidence, gather
+from hipcli.pipeline import Answer, Reading, as_question
 from hipcli.serving.asking import Ask
 from hipcli.serving.documents import Entry
 from hipcli.serving.jobs import Job
 from hipcli.serving.limits import Limits
 from hipcli.serving.problems import Problem
-from hipcli.serving.shelf import Shelf
+from hipcli.serving.shelf import Held, Shelf
 from hipcli.serving.stopping import StopText
 from hipcli.trimming import Trimmer
 
@@ -62,30 +63,31 @@ class Answerer:
     def answer(self, ask: Ask, entry: Entry, document: Callable[[], Document], job: Job) -> Answered:
         """Answer; `job` is told pieces of the text, which together are the answer's. Raises Cancelled, Problem, HipError."""
         was_held = entry.id in self._shelf
-        reading = self._shelf.take(entry, document, job).reading
+        held = self._shelf.take(entry, document, job)
+        reading = held.reading
         suffix = suffix_ids(reading.prompt, ask)
         if len(suffix) > self._limits.question_tokens:
             most = f"{len(suffix):,} tokens, and may have {self._limits.question_tokens:,}"
             raise Problem(400, f"question and earlier turns have {most}: upload long texts as documents", code="context_length_exceeded")
         options = replace(reading.options, **_chosen(ask))
         reading.make_room(len(suffix), options.max_tokens)
-        text, said = self._decode(replace(reading, options=options), suffix, ask, job)
-        held = reading.engine.cached_len
-        computed = 0 if was_held else held - (reading.session.reused if reading.session else 0)
+        said, evidence = _cited(held, ask, lambda: self._decode(replace(reading, options=options), suffix, ask, job))
+        tokens = reading.engine.cached_len
+        computed = 0 if was_held else tokens - (reading.session.reused if reading.session else 0)
         return Answered(
-            text=text,
+            text=said.text,
             finish_reason=said.finish_reason,
-            prompt_tokens=held + len(suffix),
-            cached_tokens=held - computed,
+            prompt_tokens=tokens + len(suffix),
+            cached_tokens=tokens - computed,
             answer_tokens=said.tokens,
-            extension=_extension(reading, entry, ask, text),
+            extension=_extension(reading, entry, evidence, ask),
             wait_seconds=job.started - job.made,
             first_seconds=said.wait_seconds,
             seconds=said.seconds,
         )
 
-    def _decode(self, reading: Reading, suffix: list[int], ask: Ask, job: Job):
-        """The text as it was told, and the answer as the engine gave it."""
+    def _decode(self, reading: Reading, suffix: list[int], ask: Ask, job: Job) -> Answer:
+        """The answer with its text as it was told."""
         stop, trim, pieces = StopText(ask.stop), Trimmer(), []
 
         def hand_on(text: str) -> None:
@@ -101,7 +103,7 @@ class Answerer:
             ask.question, suffix=suffix, on_text=lambda text: hand_on(stop.push(text)), enough=enough, on_read=lambda done: job.check()
         )
         hand_on(stop.finish())
-        return "".join(pieces), said
+        return replace(said, text="".join(pieces))
 
 
 def _chosen(ask: Ask) -> dict[str, Any]:
@@ -125,11 +127,18 @@ def suffix_ids(prompt: PromptParts, ask: Ask) -> list[int]:
     return ids
 
 
-def _extension(reading: Reading, entry: Entry, ask: Ask, text: str) -> dict[str, Any]:
+def _cited(held: Held, ask: Ask, answer: Callable[[], Answer]) -> tuple[Answer, Evidence]:
+    """An answer and what it rests on; where more than a question is read, by words alone, since all of it would be traced."""
+    if not (ask.earlier or ask.system.strip()):
+        return held.citer.cited(ask.question, lambda question: answer())
+    said = answer()
+    return said, gather(said.text, ask.question, held.reading.document)
+
+
+def _extension(reading: Reading, entry: Entry, evidence: Evidence, ask: Ask) -> dict[str, Any]:
     """What plain clients ignore."""
-    document = reading.document
-    places = {(document.sources[page.source].name, page.number): index for index, page in enumerate(document.pages)}
-    citations = [citation_record(found) | {"place": found.place} for found in cite(text, ask.question, document)]
-    for record in citations:
-        record["index"] = places[record["source"], record["page"]]
-    return {"document": entry.id, "name": entry.name, "citations": citations, "session": session_record(reading)}
+    document, record = reading.document, evidence_record(evidence, CiteOptions(map=ask.map))
+    indices = {(document.sources[page.source].name, page.number): index for index, page in enumerate(document.pages)}
+    for known, citation in zip(record["citations"], evidence.citations):
+        known |= {"place": citation.place, "index": indices[citation.source, citation.page]}
+    return {"document": entry.id, "name": entry.name} | record | {"session": session_record(reading)}

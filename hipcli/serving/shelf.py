@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hipcli import config
+from hipcli.citing import CiteOptions, Citer
 from hipcli.console import Terminal
 from hipcli.document import Document
 from hipcli.errors import DoesNotFit
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Held:
-    """A document in memory. terminal: where its reading talks; stack: what gives everything back."""
+    """A document in memory. citer: finds its pages; terminal: where its reading talks; stack: what gives everything back."""
 
     reading: Reading
+    citer: Citer
     terminal: JobTerminal
     stack: ExitStack
 
@@ -92,7 +94,7 @@ class Shelf:
                 reading = stack.enter_context(hold(engine, document, *how, cache_dir=sessions_folder(entry)))
                 if reading.session is not None:
                     self._on_session(entry, reading.session.key)
-                return Held(reading, terminal, stack.pop_all())
+                return Held(reading, Citer(reading, CiteOptions()), terminal, stack.pop_all())
         finally:
             terminal.job = None
 
