@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -16,8 +21,20 @@ TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. "
 
 
 @pytest.fixture(scope="module")
-def served(serve, tiny_model):
-    return serve("--backlog", "3", "--loaded", "1", HIP_MODEL=str(tiny_model))
+def endless(tiny_model, tmp_path_factory):
+    """The tiny model without an end of text: its answers are as long as they may be."""
+    folder = tmp_path_factory.mktemp("endless") / "endless"
+    shutil.copytree(tiny_model, folder)
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        record = json.loads((folder / name).read_text())
+        record = {key: value.replace("</s>", "") if isinstance(value, str) else value for key, value in record.items()}
+        (folder / name).write_text(json.dumps({key: value for key, value in record.items() if not key.startswith("eos")}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(serve, endless):
+    return serve("--backlog", "3", "--loaded", "1", HIP_MODEL=str(endless))
 
 
 @pytest.fixture
@@ -75,22 +92,19 @@ def test_a_client_that_leaves_stops_its_answer(client):
     assert client.post("/v1/chat/completions", json=ask(document)).json()["usage"] == answer["usage"]
 
 
-def test_a_client_that_leaves_stops_a_prefill_which_goes_on_later(serve, tiny_model):
-    server = serve("--loaded", "1", HIP_MODEL=str(tiny_model))
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=120) as client:
-        # something else is read first, so that it is the question that reads this one
-        small = add(client)
-        with long_stream(client, small) as busy:
-            next(busy.iter_lines())
-            document = add(client, TEXT * 4000, "long.txt")
-            with client.stream("POST", "/v1/responses", json={"model": document, "input": "Who?", "stream": True}) as answer:
-                lines = answer.iter_lines()
-                next(lines)
-                busy.close()
-                assert any(re.match(r": prefill [\d,]{5,} of", line) for line in lines)
-        until(lambda: client.get("/healthz").json()["waiting"] == 0)
-        partly = client.post("/v1/chat/completions", json=ask(document)).json()["hip"]["session"]
-        assert partly["tokens"] == partly["prefilled_tokens"] + partly["reused_tokens"]
+def test_a_client_that_leaves_stops_a_prefill_which_goes_on_later(client, served):
+    document, small = add(client, TEXT * 300, "long.txt"), add(client, TEXT, "short.txt")
+    until(lambda: state(client, document) == "saved" and state(client, small) == "loaded")
+    # so that it is the question that reads it
+    shutil.rmtree(served.cache / "sessions" / client.get(f"/v1/files/{document}").json()["hip"]["session"])
+    with client.stream("POST", "/v1/responses", json={"model": document, "input": "Who?", "stream": True}) as answer:
+        assert any(re.match(r": prefill \d,\d+ of", line) for line in answer.iter_lines())
+    left = client.post("/v1/chat/completions", json=ask(small)).json()
+    assert left["choices"] and state(client, document) == "unread"
+    session = client.post("/v1/chat/completions", json=ask(document)).json()["hip"]["session"]
+    # whole chunks that were read before the client left count
+    assert 1024 <= session["reused_tokens"] < session["tokens"]
+    assert session["prefilled_tokens"] == session["tokens"] - session["reused_tokens"]
 
 
 def test_a_backlog_that_is_full_is_told(client):
@@ -118,7 +132,7 @@ def test_a_backlog_that_is_full_is_told(client):
     assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 5
 
 
-def test_documents_take_turns_in_memory(client):
+def test_documents_take_turns_in_memory(client, served):
     one, two = add(client, TEXT, "one.txt"), add(client, TEXT.upper() * 30, "two.txt")
     answers = {}
     for document in (one, two, one, two):
@@ -131,18 +145,9 @@ def test_documents_take_turns_in_memory(client):
     sessions = [client.get(f"/v1/files/{document}").json()["hip"]["session"] for document in (one, two)]
     for document in (one, two):
         assert client.delete(f"/v1/files/{document}").status_code == 200
-    kept = client_cache(client) / "sessions"
+    kept = served.cache / "sessions"
     # what was kept of them goes with them
     until(lambda: not any((kept / key).exists() for key in sessions))
-
-
-def client_cache(client):
-    return client.cache_folder
-
-
-@pytest.fixture(autouse=True)
-def known_cache(client, served):
-    client.cache_folder = served.cache
 
 
 def test_the_figures_are_what_prometheus_reads(client):
@@ -157,8 +162,8 @@ def test_the_figures_are_what_prometheus_reads(client):
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGTERM, 143, "Terminated"), (signal.SIGINT, 130, "Interrupted"), (signal.SIGKILL, -9, "")]
 )
-def test_what_ends_a_server_loses_nothing(serve, tiny_model, number, code, word):
-    first = serve(HIP_MODEL=str(tiny_model))
+def test_what_ends_a_server_loses_nothing(serve, endless, number, code, word):
+    first = serve(HIP_MODEL=str(endless))
     with httpx.Client(base_url=first.url, trust_env=False, timeout=120) as client:
         document = add(client, TEXT * 20)
         before = client.post("/v1/chat/completions", json=ask(document)).json()
@@ -176,7 +181,7 @@ def test_what_ends_a_server_loses_nothing(serve, tiny_model, number, code, word)
         else:
             # the client is told, in the protocol's own words
             assert any("called_off" in line for line in rest) and first.log().endswith(f"{word}\n")
-    second = serve(HIP_MODEL=str(tiny_model), HIP_CACHE_DIR=str(first.cache))
+    second = serve(HIP_MODEL=str(endless), HIP_CACHE_DIR=str(first.cache))
     with httpx.Client(base_url=second.url, trust_env=False, timeout=120) as client:
         assert [file["id"] for file in client.get("/v1/files").json()["data"]] == [document]
         assert state(client, document) == "saved"
@@ -201,11 +206,6 @@ def test_nothing_is_kept_without_sessions(serve, tiny_model):
 
 
 def test_a_port_that_is_taken(tiny_model, tmp_path):
-    import os
-    import subprocess
-    import sys
-    from pathlib import Path
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [Path(sys.executable).with_name("hip"), "serve", "--port", str(taken.getsockname()[1])]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"HIP_MODEL": str(tiny_model)}, timeout=60)

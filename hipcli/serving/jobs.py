@@ -68,9 +68,15 @@ class Job:
             # the loop has ended, and with it whoever waited
             pass
 
-    async def event(self) -> Event:
-        """The next event."""
-        return await self._events.get()
+    async def event(self, patience: float | None = None) -> Event:
+        """The next event; one of the kind "silence" when none comes for so many seconds."""
+        # not asyncio.wait_for, which before Python 3.12 may lose that whoever waits was cancelled
+        timer = self._loop.call_later(patience, self._events.put_nowait, Event("silence", None)) if patience else None
+        try:
+            return await self._events.get()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
 
 class JobTerminal(Terminal):

@@ -99,13 +99,9 @@ class Service:
         for chunk in writer.begin():
             yield chunk
         while True:
-            try:
-                event = await asyncio.wait_for(job.event(), _QUIET_S)
-            except asyncio.TimeoutError:
-                yield comment(self._why_silent(job))
-                continue
-            if event.kind == "progress":
-                yield comment(event.value)
+            event = await job.event(_QUIET_S)
+            if event.kind in ("progress", "silence"):
+                yield comment(event.value or self._why_silent(job))
             elif event.kind == "text":
                 for chunk in writer.text(event.value):
                     yield chunk
