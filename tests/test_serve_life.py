@@ -111,13 +111,13 @@ def test_a_backlog_that_is_full_is_told(client):
     document, answers = add(client), []
     until(lambda: client.get("/healthz").json()["waiting"] == 0)
     with long_stream(client, document) as first:
-        next(first.iter_lines())
+        # kept, since httpx hangs up when its iterator is let go
+        lines = first.iter_lines()
+        next(lines)
         until(lambda: client.get("/healthz").json()["waiting"] == 0)
 
         def one(number: int) -> None:
-            answers.append(
-                httpx.post(f"{client.base_url}/v1/chat/completions", json=ask(document, user=f"u{number}"), trust_env=False, timeout=120)
-            )
+            answers.append(client.post("/v1/chat/completions", json=ask(document, user=f"u{number}")))
 
         threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
         for thread in threads:
@@ -159,37 +159,47 @@ def test_the_figures_are_what_prometheus_reads(client):
     assert any(sample.labels == {"route": "POST /v1/chat/completions", "status": "200"} for sample in families["hip_requests"].samples)
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGTERM, 143, "Terminated"), (signal.SIGINT, 130, "Interrupted"), (signal.SIGKILL, -9, "")]
-)
-def test_what_ends_a_server_loses_nothing(serve, endless, number, code, word):
-    first = serve(HIP_MODEL=str(endless))
-    with httpx.Client(base_url=first.url, trust_env=False, timeout=120) as client:
+def test_what_ends_a_server_loses_nothing(serve, endless):
+    """SIGTERM, then kill -9, then Ctrl-C, each in the middle of an answer; the next server goes on from what is there."""
+    server = serve(HIP_MODEL=str(endless))
+    with visit(server) as client:
         document = add(client, TEXT * 20)
-        before = client.post("/v1/chat/completions", json=ask(document)).json()
-        until(lambda: state(client, document) == "loaded" and complete(first.cache))
-        with long_stream(client, document) as answer:
-            lines = answer.iter_lines()
-            next(lines)
-            assert first.end(number) == code
-            try:
-                rest = list(lines)
-            except httpx.RemoteProtocolError:
-                rest = None
+        first = client.post("/v1/chat/completions", json=ask(document)).json()
+        until(lambda: complete(server.cache))
+    for number, code, word in ((signal.SIGTERM, 143, "Terminated"), (signal.SIGKILL, -9, ""), (signal.SIGINT, 130, "Interrupted")):
+        with visit(server) as client:
+            rest = cut_off(server, client, document, number, code)
         if number == signal.SIGKILL:
             assert rest is None
         else:
             # the client is told, in the protocol's own words
-            assert any("called_off" in line for line in rest) and first.log().endswith(f"{word}\n")
-    second = serve(HIP_MODEL=str(endless), HIP_CACHE_DIR=str(first.cache))
-    with httpx.Client(base_url=second.url, trust_env=False, timeout=120) as client:
-        assert [file["id"] for file in client.get("/v1/files").json()["data"]] == [document]
-        assert state(client, document) == "saved"
-        after = client.post("/v1/chat/completions", json=ask(document)).json()
-        assert after["choices"] == before["choices"]
-        session = after["hip"]["session"]
-        assert session["reused_tokens"] == session["tokens"] and session["prefilled_tokens"] == 0
-    assert second.end() == 143
+            assert any("called_off" in line for line in rest) and server.log().endswith(f"{word}\n")
+        if number == signal.SIGINT:
+            return
+        server = serve(HIP_MODEL=str(endless), HIP_CACHE_DIR=str(server.cache))
+        with visit(server) as client:
+            assert [file["id"] for file in client.get("/v1/files").json()["data"]] == [document]
+            assert state(client, document) == "saved"
+            again = client.post("/v1/chat/completions", json=ask(document)).json()
+            assert again["choices"] == first["choices"]
+            session = again["hip"]["session"]
+            assert session["reused_tokens"] == session["tokens"] and session["prefilled_tokens"] == 0
+
+
+def visit(server) -> httpx.Client:
+    return httpx.Client(base_url=server.url, trust_env=False, timeout=120)
+
+
+def cut_off(server, client, document: str, number: int, code: int) -> list[str] | None:
+    """End a server in the middle of an answer; what still came of it, None when it broke off."""
+    with long_stream(client, document) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert server.end(number) == code
+        try:
+            return list(lines)
+        except httpx.RemoteProtocolError:
+            return None
 
 
 def complete(cache) -> bool:
@@ -198,11 +208,17 @@ def complete(cache) -> bool:
     return bool(manifests) and all(manifest["chunks"] and manifest["chunks"][-1]["stop"] == manifest["tokens"] for manifest in manifests)
 
 
-def test_nothing_is_kept_without_sessions(serve, tiny_model):
-    served = serve("--no-session", HIP_MODEL=str(tiny_model))
-    with httpx.Client(base_url=served.url, trust_env=False, timeout=120) as client:
-        assert client.post("/v1/chat/completions", json=ask(add(client))).status_code == 200
-    assert served.end() == 143 and not list(served.cache.rglob("*.json")) + list(served.cache.rglob("*.safetensors"))
+def test_uploads_go_with_the_server_where_nothing_is_to_be_kept(monkeypatch, tmp_path):
+    from hipcli.options import RunOptions
+    from hipcli.serving.start import uploads_folder
+
+    monkeypatch.setenv("HIP_CACHE_DIR", str(tmp_path))
+    with uploads_folder(RunOptions(("a",), no_session=True)) as folder:
+        (folder / "x").write_text("x")
+        assert tmp_path not in folder.parents
+    assert not folder.exists()
+    with uploads_folder(RunOptions(("a",))) as folder:
+        assert tmp_path in folder.parents
 
 
 def test_a_port_that_is_taken(tiny_model, tmp_path):

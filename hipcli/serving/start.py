@@ -50,7 +50,7 @@ def serve(options: ServeOptions, run: RunOptions, terminal: Terminal) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(listening_socket(options.host, options.port))
         given = [_given(name, run, terminal) for name in options.files]
-        documents = Documents(stack.enter_context(_uploads(run)), options.limits.documents)
+        documents = Documents(stack.enter_context(uploads_folder(run)), options.limits.documents)
         entries = [documents.give(document, name) for document, name in given]
         files = find_model(run, terminal)
         model = load(files, run, terminal)
@@ -76,7 +76,7 @@ def _given(name: str, run: RunOptions, terminal: Terminal) -> tuple[Document, st
 
 
 @contextmanager
-def _uploads(run: RunOptions) -> Iterator[Path]:
+def uploads_folder(run: RunOptions) -> Iterator[Path]:
     """The folder of uploads; one that goes with the server where nothing is to be kept."""
     if not run.no_session:
         yield config.cache_dir() / "serve" / "uploads"
