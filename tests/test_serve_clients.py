@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ The lamp was first lit on 3 March 1874. It burned rape oil and was seen eleven m
 
 The lens weighs 4,200 kilograms and turns on a bath of mercury. It was made in Paris.
 """
+ROOT = Path(__file__).resolve().parent.parent
 QUESTION = "When was the lamp first lit?"
 
 
@@ -157,34 +159,48 @@ def test_what_is_not_done_is_refused_by_name(client):
     assert unknown.value.code == "model_not_found"
 
 
-def test_curl(served, tmp_path):
-    body = json.dumps({"model": "keepers.md", "stream": True, "messages": [{"role": "user", "content": QUESTION}]})
-    command = ["curl", "-sSN", f"{served.url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    events = [line[6:] for line in done.stdout.splitlines() if line.startswith("data: ")]
-    assert events[-1] == "[DONE]" and done.returncode == 0
-    text = "".join(json.loads(event)["choices"][0]["delta"].get("content", "") for event in events[:-1])
-    assert "3 March 1874" in text
+def documented(served, folder: Path, language: str) -> list[str]:
+    """Blocks of docs/serve.md in a language, about this server and these files."""
+    page = (ROOT / "docs/serve.md").read_text()
+    blocks = re.findall(rf"```{language}\n(.*?)```", page, re.S)
+    assert blocks
+    names = {
+        "http://127.0.0.1:8642": served.url,
+        "lighthouse.pdf": "keepers.md",
+        "@book.pdf": f"@{folder / 'note.txt'}",
+        "book.pdf": "note.txt",
+    }
+    for old, new in names.items():
+        blocks = [block.replace(old, new) for block in blocks]
+    return blocks
+
+
+def test_the_documented_program(served, tmp_path):
+    (program,) = documented(served, tmp_path, "python")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("3 March 1874") >= 4 and "p. 2, History" in done.stdout, done.stderr
+
+
+def test_the_documented_commands(served, tmp_path):
+    """curl, and the `llm` command with an OpenAI-compatible endpoint."""
     (tmp_path / "note.txt").write_text("The gate is green.")
-    send = ["curl", "-sS", "--data-binary", f"@{tmp_path / 'note.txt'}", f"{served.url}/v1/files?filename=note.txt"]
-    note = json.loads(subprocess.run(send, capture_output=True, text=True, timeout=120).stdout)
-    pages = json.loads(
-        subprocess.run(["curl", "-sS", f"{served.url}/v1/files/{note['id']}/pages/0"], capture_output=True, text=True).stdout
-    )
-    assert (note["filename"], pages["text"]) == ("note.txt", "The gate is green.")
-    gone = subprocess.run(["curl", "-sS", "-X", "DELETE", f"{served.url}/v1/files/{note['id']}"], capture_output=True, text=True)
-    assert json.loads(gone.stdout)["deleted"] is True
+    (tmp_path / "extra-openai-models.yaml").write_text(documented(served, tmp_path, "yaml")[0])
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "unused", "PATH": path}
 
+    def run(block: str) -> str:
+        done = subprocess.run(["bash", "-ec", block], env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-def test_llm(served, tmp_path):
-    """The `llm` command with an OpenAI-compatible endpoint, set up as its documentation says."""
-    model = {"model_id": "keepers", "model_name": "keepers.md", "api_base": f"{served.url}/v1"}
-    lines = [f"{'- ' if at == 0 else '  '}{key}: {value}" for at, (key, value) in enumerate(model.items())]
-    (tmp_path / "extra-openai-models.yaml").write_text("\n".join(lines) + "\n")
-    env = os.environ | {"LLM_USER_PATH": str(tmp_path), "OPENAI_API_KEY": "unused"}
-    command = [str(Path(sys.executable).with_name("llm")), "-m", "keepers", QUESTION]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
-    assert done.returncode == 0 and "3 March 1874" in done.stdout, done.stderr
+    curl, llm = documented(served, tmp_path, "bash")
+    assert "3 March 1874" in run(llm)
+    # each ends without a line break of its own
+    answer, form, body = map(json.loads, run(curl.replace("\ncurl", "; echo\ncurl")).splitlines())
+    assert "3 March 1874" in answer["choices"][0]["message"]["content"] and form["id"] == body["id"]
+    page = json.loads(run(f"curl -sS {served.url}/v1/files/{form['id']}/pages/0"))
+    assert (form["filename"], page["text"]) == ("note.txt", "The gate is green.")
+    assert json.loads(run(f"curl -sS -X DELETE {served.url}/v1/files/{form['id']}"))["deleted"] is True
 
 
 def test_the_log_holds_no_content(served):

@@ -169,7 +169,8 @@ async function go(button, citation, found, file) {
   reader.draw(found.map || null, found.citations.map((other) => other.index));
   await reader.show(citation.index, citation);
   byId("place").focus({ preventScroll: true });
-  byId("reader").scrollIntoView({ block: "nearest", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  // beside the answer it is in view already
+  if (matchMedia("(width < 60rem)").matches) byId("reader").scrollIntoView();
 }
 
 attempt(start);
