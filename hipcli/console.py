@@ -221,6 +221,9 @@ class Terminal:
         """A note marked as a warning."""
         self.note(f"warning: {text}")
 
+    def check(self) -> None:
+        """Raise when the work was called off by other means than a signal; asked by what waits for others."""
+
     def detail(self, text: str) -> None:
         """Shown when verbose."""
         if self.verbose:

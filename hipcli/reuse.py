@@ -60,6 +60,7 @@ def make_session(
         about={"model": files.name, "sources": [source.name for source in document.sources]},
         note=terminal.note,
         warn=terminal.warn,
+        check=terminal.check,
     )
 
 

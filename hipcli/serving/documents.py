@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
@@ -77,6 +78,7 @@ class Documents:
         self.root, self._most = root, most
         self._given: dict[str, Document] = {}
         self._texts: OrderedDict[str, Document] = OrderedDict()
+        self._texts_lock = threading.Lock()
         self._sessions: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         try:
@@ -168,13 +170,16 @@ class Documents:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._entries[key] = entry
+        # another one in its place: whoever goes through the old one meanwhile is not disturbed
+        self._entries = {**self._entries, key: entry}
         return entry
 
     def text(self, entry: Entry) -> Document:
-        """The pages. Raises Problem when they are gone or damaged."""
-        if entry.is_given:
-            return self._given[entry.id]
+        """The pages; from any thread. Raises Problem when they are gone or damaged."""
+        with self._texts_lock:
+            return self._given[entry.id] if entry.is_given else self._text(entry)
+
+    def _text(self, entry: Entry) -> Document:
         if entry.id in self._texts:
             self._texts.move_to_end(entry.id)
             return self._texts[entry.id]
@@ -192,8 +197,9 @@ class Documents:
         """Forget an upload and its pages. Raises Problem for a given document."""
         if entry.is_given:
             raise Problem(403, "this document was given to the server when it was started", code="document_given")
-        self._entries.pop(entry.id, None)
-        self._texts.pop(entry.id, None)
+        self._entries = {key: other for key, other in self._entries.items() if key != entry.id}
+        with self._texts_lock:
+            self._texts.pop(entry.id, None)
         folder = self.root / str(entry.owner) / entry.id
         gone = folder.with_name(f"gone-{entry.id}")
         try:
@@ -205,6 +211,10 @@ class Documents:
     def session_of(self, entry: Entry) -> str | None:
         """The key of the session that holds a document's keys and values, None when it was never read."""
         return self._sessions.get(entry.id)
+
+    def forget_session(self, entry: Entry) -> None:
+        """There is none any more."""
+        self._sessions.pop(entry.id, None)
 
     def note_session(self, entry: Entry, key: str) -> None:
         """Remember it; from any thread."""

@@ -50,7 +50,7 @@ async def extract(path: Path, name: str, seconds: float, most_pages: int) -> Doc
     except asyncio.TimeoutError:
         raise InputError(f"reading {name} took longer than {seconds:g} s", "split it, or give it to hip serve as a FILE") from None
     finally:
-        _end(process)
+        await _end(process)
     try:
         record = json.loads(out)
     except ValueError:
@@ -63,13 +63,14 @@ async def extract(path: Path, name: str, seconds: float, most_pages: int) -> Doc
     return document
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     """End the process and those it started, where it has not ended."""
     if process.returncode is None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
+        await process.wait()
 
 
 def renamed(document: Document, path: str, name: str) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -69,13 +70,13 @@ class _FileRoutes:
 
     async def pages(self, request: Request) -> JSONResponse:
         """What a document's pages are called."""
-        document = self._documents.text(self._entry(request))
+        document = await asyncio.to_thread(self._documents.text, self._entry(request))
         pages = [_page(document, index) for index in range(len(document.pages))]
         return JSONResponse({"object": "list", "data": pages, "has_more": False})
 
     async def page(self, request: Request) -> JSONResponse:
         """One page with its text."""
-        document, index = self._documents.text(self._entry(request)), request.path_params["index"]
+        document, index = await asyncio.to_thread(self._documents.text, self._entry(request)), request.path_params["index"]
         if index >= len(document.pages):
             raise Problem(404, "the document has no such page", code="page_not_found")
         return JSONResponse(_page(document, index) | {"text": document.pages[index].text})

@@ -92,6 +92,10 @@ class JobTerminal(Terminal):
     def note(self, text: str) -> None:
         self._log.note(f"{self._name}: {text}")
 
+    def check(self) -> None:
+        if self.job is not None:
+            self.job.check()
+
     @contextmanager
     def phase(self, label: str, total: int | None = None, unit: str = "", *, long: bool = False) -> Iterator[Phase]:
         yield _JobPhase(self.job, label, total, unit) if self.job else Phase()

@@ -158,7 +158,7 @@ class Service:
                 document = await extract(path, shown, self.limits.upload_seconds, self.limits.upload_pages)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        entry = self.documents.same(owner, digest) or self.documents.keep(owner, document, shown, digest, size)
+        entry = self.documents.same(owner, digest) or await asyncio.to_thread(self.documents.keep, owner, document, shown, digest, size)
         self.read_ahead(entry)
         return entry
 
@@ -199,6 +199,7 @@ class Service:
         """In the worker's thread."""
         self.worker.shelf.drop(entry.id)
         library, key = library_of(entry), self.documents.session_of(entry)
+        self.documents.forget_session(entry)
         session = library.get(key) if key else None
         # what a user gave a name of its own stays
         if session is not None and not session.names:
