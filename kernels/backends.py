@@ -62,8 +62,8 @@ class DenseBackend(Backend):
 
     name = "dense"
 
-    def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
-        return rotate(keys, self.rope.table(start + keys.shape[1])[start:])
+    def to_store(self, layer, keys, values, start):
+        return rotate(keys, self.rope.table(start + keys.shape[1])[start:]), values
 
     def new_state(self) -> None:
         return None
