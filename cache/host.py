@@ -54,7 +54,7 @@ class HostStore(KVStore):
         self._settle()
         self._stages = []
         for layer in range(self.shape.layers):
-            fresh = self._new_segment(tokens), self._new_segment(tokens)
+            fresh = self._new_pair(tokens)
             if layer < len(self._segments):
                 held = self._lengths[layer]
                 for new, old in zip(fresh, self._segments[layer]):
@@ -65,8 +65,15 @@ class HostStore(KVStore):
                 self._segments.append(fresh)
         self._capacity = tokens
 
-    def _new_segment(self, tokens: int) -> PinnedSegment:
-        return PinnedSegment((self.shape.kv_heads, tokens, self.shape.head_dim), self.shape.dtype, lock=self._on_gpu)
+    def _new_pair(self, tokens: int) -> tuple[PinnedSegment, PinnedSegment]:
+        """Room for one layer's keys and values, or for neither: what is locked stays so until it is closed."""
+        sizes = self.shape.kv_heads, tokens, self.shape.head_dim
+        keys = PinnedSegment(sizes, self.shape.dtype, lock=self._on_gpu)
+        try:
+            return keys, PinnedSegment(sizes, self.shape.dtype, lock=self._on_gpu)
+        except MemoryError:
+            keys.close()
+            raise
 
     def _stage_of(self, layer: int) -> Stage:
         """The staging buffer that holds this layer, or the one that was used longest ago."""

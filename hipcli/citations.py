@@ -15,10 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from hipcli.document import Document, Page, place
+from hipcli.words import CJK, WORD, substance, words_of
 
-# a CJK character is a word of its own: those scripts put no spaces between words
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|[。！？]|\n\s*\n")
 _ANSWER_SENTENCE = re.compile(r"(?<=[.!?])\s+|[。！？]|\n")
 _MAX_CITATIONS = 3
@@ -65,23 +63,19 @@ class _Match:
 
 def cite(answer: str, question: str, document: Document) -> list[Citation]:
     """Up to three pages that hold the answer's words, best first; empty when none does."""
-    words = [word for sentence in _ANSWER_SENTENCE.split(answer.strip()) for word in (*_words(sentence), _BREAK)][:_MAX_ANSWER_WORDS]
-    weights, echoes, candidates = _weigh(set(words), set(_words(question)), document)
+    words = [word for sentence in _ANSWER_SENTENCE.split(answer.strip()) for word in (*words_of(sentence), _BREAK)][:_MAX_ANSWER_WORDS]
+    weights, echoes, candidates = _weigh(set(words), set(words_of(question)), document)
     matches = [match for index in candidates if (match := _match(index, document.pages[index], words, weights, echoes))]
     matches.sort(key=lambda match: (-match.score, match.index))
     best = matches[0].score if matches else 0.0
     return [_citation(match, document) for match in matches[:_MAX_CITATIONS] if match.score >= 0.5 * best]
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
-
-
 def _weigh(answer: set[str], question: set[str], document: Document) -> tuple[dict[str, float], dict[str, float], list[int]]:
     """Weights of the answer's words, weights of the question's, and the pages worth a closer look."""
-    present = [(answer | question).intersection(_WORD.findall(page.text.casefold())) for page in document.pages]
+    present = [(answer | question).intersection(words_of(page.text)) for page in document.pages]
     frequency = Counter(word for words in present for word in words)
-    rarity = {word: math.log(1 + len(present) / count) * _substance(word) for word, count in frequency.items()}
+    rarity = {word: math.log(1 + len(present) / count) * substance(word) for word, count in frequency.items()}
     weights = {word: rarity[word] * (_ECHO if word in question else 1.0) for word in answer if word in rarity}
     echoes = {word: rarity[word] for word in question if word in rarity}
     totals = [sum(weights.get(word, 0.0) for word in words) for words in present]
@@ -89,16 +83,9 @@ def _weigh(answer: set[str], question: set[str], document: Document) -> tuple[di
     return weights, echoes, ranked[:_MAX_CANDIDATES]
 
 
-def _substance(word: str) -> float:
-    """Short words without a digit say little in any language written with an alphabet."""
-    if any(char.isdigit() for char in word) or re.match(f"[{_CJK}]", word):
-        return 1.0
-    return min(1.0, len(word) / 6)
-
-
 def _match(index: int, page: Page, words: Sequence[str], weights: dict[str, float], echoes: dict[str, float]) -> _Match | None:
     """The page's score and its heaviest run of words shared with the answer."""
-    spans = [(found.group(), found.start(), found.end()) for found in _WORD.finditer(page.text)]
+    spans = [(found.group(), found.start(), found.end()) for found in WORD.finditer(page.text)]
     spans = [(word.casefold(), start, end) for word, start, end in spans]
     longest = [0] * len(words)
     fades = [_FADE**sentence for sentence in accumulate((word == _BREAK for word in words), initial=0)]
@@ -142,7 +129,7 @@ def _tells(run: Sequence[str], weights: dict[str, float]) -> bool:
     heaviest = max(weights.get(word, 0.0) for word in run)
     if len(run) >= 3:
         return sum(weights.get(word, 0.0) for word in run) >= 1.0
-    return heaviest >= 0.6 and any(len(word) >= 4 or word[0].isdigit() or re.match(f"[{_CJK}]", word) for word in run)
+    return heaviest >= 0.6 and any(len(word) >= 4 or word[0].isdigit() or re.match(f"[{CJK}]", word) for word in run)
 
 
 def _citation(match: _Match, document: Document) -> Citation:

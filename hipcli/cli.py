@@ -10,7 +10,8 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hipcli import __version__, faults, option_types
-from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES, VERBOSE, Work, takes
+from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES, SUMMARY, VERBOSE
+from hipcli.command_options import Work, takes
 from hipcli.config_command import config_app
 from hipcli.console import Terminal
 from hipcli.errors import UsageError
@@ -88,15 +89,18 @@ def _ask(given: dict[str, Any]) -> Work:
 
 
 @app.command("summarize", epilog="Example:  hip summarize samples/lighthouse.pdf")
-@takes(SOURCES, {"spans": (option_types.Spans, None)}, RUN)
+@takes(SOURCES, SUMMARY, RUN, {"max_tokens": (option_types.SummaryTokens, None)})
 def _summarize(given: dict[str, Any]) -> Work:
     """Summarise documents, showing that every page was covered."""
 
     def work() -> None:
         from hipcli.options import RunOptions
-        from hipcli.summarize import summarize
+        from hipcli.summarize import LENGTHS, SummaryChoice, summarize
 
-        summarize(RunOptions.chosen(_sources(given), given), given["spans"], _terminal(given))
+        choice = SummaryChoice(**{name: given[name] for name in (*SUMMARY, "as_json")})
+        if given["max_tokens"] is None:
+            given["max_tokens"] = LENGTHS[choice.length].merged_tokens
+        summarize(RunOptions.chosen(_sources(given), given), choice, _terminal(given))
 
     return work
 

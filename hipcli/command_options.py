@@ -49,6 +49,13 @@ OUTPUT: Group = {
 VERBOSE: Group = {"verbose": (option_types.Verbose, False)}
 OFFLINE: Group = {"offline": (option_types.Offline, False)}
 SESSION: Group = {"session": (option_types.SessionName, None), "no_session": (option_types.NoSession, False)}
+SUMMARY: Group = {
+    "length": (option_types.SummaryLength, "medium"),
+    "by": (option_types.SummaryBy, "auto"),
+    "focus": (option_types.Focus, None),
+    "spans": (option_types.Spans, None),
+    "markdown": (option_types.Markdown, False),
+}
 # what every command has that lets a model read documents
 RUN: Group = MODEL | SAMPLING | ATTENTION | MACHINE | PLACE | READING | OUTPUT | VERBOSE | OFFLINE | SESSION
 

@@ -138,7 +138,7 @@ class _BarPhase(Phase):
         rate = (self._done - before) / (now - then) if now > then else 0.0
         bare = self._unit if self._unit == "bytes" else ""
         parts = [f"{amount(self._done, bare)}/{amount(self._total, self._unit)}" if self._total else amount(self._done, self._unit)]
-        if rate > 0 and self._unit:
+        if rate >= 1 and self._unit:
             parts.append(f"{amount(int(rate), bare)}/s")
         if rate > 0 and self._total and self._done < self._total:
             parts.append(f"{duration((self._total - self._done) / rate)} left")
@@ -164,6 +164,7 @@ class _LinePhase(Phase):
         if time.monotonic() - self._shown_at >= _PLAIN_INTERVAL_S:
             self._shown, self._shown_at = True, time.monotonic()
             of = f" of {amount(self._total, self._unit)}" if self._total else ""
+            of += f", {duration((self._shown_at - self._began) * (self._total / done - 1))} left" if self._total and done else ""
             self._terminal.note(f"{self._label}: {amount(done, self._unit)}{of}")
 
     def end(self) -> None:

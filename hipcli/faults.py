@@ -10,6 +10,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 
 from hipcli import config
 from hipcli.console import StdoutClosed, Terminal
@@ -32,6 +33,7 @@ def prepare() -> None:
         # a shell's background job ignores SIGINT on purpose
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _on_signal)
+    sys.unraisablehook = _again
 
 
 def raise_if_interrupted() -> None:
@@ -45,6 +47,17 @@ def _on_signal(number: int, frame: object) -> None:
     # the second one ends the process at once
     signal.signal(number, signal.SIG_DFL)
     raise KeyboardInterrupt
+
+
+def _again(lost: object) -> None:
+    """Raise once more what a signal raised where Python drops exceptions, as while an object is being deleted."""
+    if lost.exc_type is not KeyboardInterrupt or not _received:
+        sys.__unraisablehook__(lost)
+        return
+    number = _received.pop()
+    signal.signal(number, _on_signal)
+    # not from here: what a handler raises inside of this would be dropped as well
+    threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
 
 
 def report(fault: BaseException, as_json: bool) -> int:

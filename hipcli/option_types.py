@@ -28,7 +28,17 @@ Question = Annotated[Optional[str], _option("--question", "-q", metavar="TEXT", 
 Questions = Annotated[
     Optional[str], _option("--questions", metavar="FILE", help='Many questions: one a line, or JSON lines with "question".')
 ]
-Spans = Annotated[Optional[int], _option("--spans", metavar="N", help="Parts summarised on their own; from the length otherwise.")]
+Spans = Annotated[Optional[int], _option("--spans", metavar="N", help="Even parts, as with --by pages, but N of them.")]
+SummaryLength = Annotated[
+    Literal["short", "medium", "long"], typer.Option("--length", help="How much is said of each part and of the whole.")
+]
+SummaryBy = Annotated[
+    Literal["auto", "section", "pages"],
+    typer.Option("--by", help="Parts: sections, even spans of pages, or short sections joined where there are any."),
+]
+Focus = Annotated[Optional[str], _option("--focus", metavar="TEXT", help="What the summary should tell about above all.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
+SummaryTokens = Annotated[Optional[int], _option("--max-tokens", metavar="N", help="Longest answer, in tokens; from --length otherwise.")]
 Contexts = Annotated[Optional[list[str]], _option("--context", metavar="N", help="Context length: 4096, 64K, 1M; may be repeated.")]
 Model = Annotated[Optional[str], _option("--model", "-m", metavar="MODEL", help="A model directory, GGUF file or hub id.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", help="Longest answer, in tokens.")]

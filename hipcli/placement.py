@@ -59,12 +59,20 @@ def places(model: LoadedModel, store: KVStore, kv: str) -> tuple[bool, ...]:
 
 
 def keys_read(model: LoadedModel, settings: AttentionSettings, runtime: AttentionRuntime, tokens: int) -> float:
-    """Mean number of keys that a query of a prefill of `tokens` tokens reads."""
+    """Mean number of keys that a query of a prefill of `tokens` tokens attends to; on a GPU with those that are scanned.
+
+    A scanned key counts by half, its value being left alone, and once for all the rows that are compared as one. On a CPU
+    the scan is so much of the rest that a single factor covers both (memory.plan_memory).
+    """
     dense = tokens / 2
     if settings.mode == "dense":
         return dense
     plan = runtime.backend.plan
-    return min(dense, plan.sink_tokens + plan.keep_tokens(model.layers) + plan.window_tokens)
+    read = plan.sink_tokens + plan.keep_tokens(model.layers) + plan.window_tokens
+    if model.device != "cpu":
+        first = plan.stages[0]
+        read += dense * (2 * first.rounds + first.rest_len) / first.chunk_len / first.rows_mean / 2
+    return min(dense, read)
 
 
 def placed(store: KVStore, plan: MemoryPlan) -> KVStore:

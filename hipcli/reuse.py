@@ -45,7 +45,6 @@ def make_session(
         Library(cache_dir, config.cache_budget()),
         fingerprint_of(document, options, files.path, prompt.prefix_ids, engine, cache_dir),
         ids,
-        engine.store,
         name=options.session,
         about={"model": files.name, "sources": [source.name for source in document.sources]},
         note=terminal.note,
@@ -58,6 +57,7 @@ def restore(engine: Engine, session: SessionKeeper, tokens: int, terminal: Termi
 
     tokens: of prefix, question and answer. Raises DoesNotFit.
     """
+    # which may put another store in the first one's place
     engine.make_room(tokens)
     match = session.find()
     if match is not None and match.session.manifest.chunk_tokens < engine.chunk_tokens and 2 * match.tokens < session.tokens:
@@ -67,9 +67,9 @@ def restore(engine: Engine, session: SessionKeeper, tokens: int, terminal: Termi
     engine.continue_chunks(match.session.manifest.chunk_tokens if match else engine.chunk_tokens)
     if match is not None:
         with terminal.phase("loading the session", match.tokens, "tokens") as phase:
-            session.load(match, phase.to)
+            session.load(match, engine.store, phase.to)
         terminal.note(f"{session.reused:,} of {session.tokens:,} tokens reused, loaded in {duration(session.load_seconds)}")
-    session.follow(match, engine.chunk_tokens)
+    session.follow(match, engine.store, engine.chunk_tokens)
     return session.reused
 
 

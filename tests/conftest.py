@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,9 @@ os.environ["HIP_CACHE_DIR"] = _CACHE
 os.environ["XDG_CONFIG_HOME"] = _CACHE + "/config"
 os.environ.pop("HIP_CONFIG", None)
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+# a shell's background job ignores SIGINT, and so would every program that a test starts and interrupts
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def has_nvidia_driver() -> bool:

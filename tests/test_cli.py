@@ -246,3 +246,26 @@ def test_models_path_and_empty_list(hip, tiny_model, tmp_path):
     assert hip("models", "path").stdout.decode() == f"{tmp_path / 'data'}\n"
     assert hip("models", "path", str(tiny_model)).stdout.decode() == f"{tiny_model}\n"
     assert json.loads(hip("models", "ls", "--json").stdout) == {"schema_version": 1, "models": []}
+
+
+def test_an_interruption_that_comes_while_an_object_is_deleted_is_not_lost():
+    program = """
+import os, signal, time
+from hipcli import faults
+
+class Slow:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+faults.prepare()
+slow = Slow()
+try:
+    del slow
+    time.sleep(20)
+    print("went on")
+except KeyboardInterrupt:
+    print("stopped", faults.report(KeyboardInterrupt(), False))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "stopped 130\n" and "Traceback" not in done.stderr, done

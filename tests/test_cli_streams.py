@@ -159,7 +159,6 @@ def interrupt(arguments, env, cwd, *, moment, number=signal.SIGINT, stdin=subpro
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     seen = moment(child) or (b"", b"")
     os.killpg(child.pid, number)

@@ -1,19 +1,24 @@
 """Where keys and values go: what is tried in which order, what a plan counts, what is refused, and that answers do not change."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hipcli import placement
+from hipcli import pipeline, placement
 from hipcli.cache.host import HostStore
 from hipcli.cache.resident import ResidentStore
+from hipcli.console import Terminal
 from hipcli.engine import Engine
 from hipcli.errors import DoesNotFit
 from hipcli.kernels.presets import preset
-from hipcli.memory import far_bytes, plan_memory
-from hipcli.model import load_model
+from hipcli.memory import far_bytes, plan_memory, prefill_seconds
+from hipcli.model import load_model, parameter_count
+from hipcli.reuse import ending
+from hipcli.sessions import Fingerprint, Library, SessionKeeper
 from hipcli.settings import AttentionSettings
+from hipcli.shapes import SHAPES, empty_network
 
 GIB = 1 << 30
 
@@ -86,3 +91,35 @@ def test_answers_are_the_same_wherever_keys_lie(model, mode, monkeypatch):
         engine.close()
         answers.append(found)
     assert answers[0][:2] == answers[1][:2] and torch.equal(answers[0][2], answers[1][2])
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "measured"),
+    [("qwen2.5-7b", 1 << 17, 4.3), ("qwen2.5-7b", 1 << 20, 41.8), ("llama-3.1-8b", 1 << 19, 21.8), ("qwen2.5-0.5b", 3 << 20, 38.7)],
+)
+def test_time_on_a_gpu_is_about_what_was_measured(name, tokens, measured):
+    """Prefills on an H200 (docs/results), whose large products run at 0.80 PFLOP/s."""
+    shape = SHAPES[name]
+    parameters = parameter_count(empty_network(shape, torch.bfloat16))
+    sizes = {"layers": shape.layers, "heads": shape.heads, "head_dim": shape.head_dim}
+    model = SimpleNamespace(device="cuda", parameters=parameters, **sizes)
+    runtime = SimpleNamespace(backend=SimpleNamespace(plan=preset("default")))
+    keys = placement.keys_read(model, AttentionSettings(), runtime, tokens)
+    assert measured / 1.4 < prefill_seconds(model, tokens, keys, 0.8e15) < measured * 1.4
+
+
+def test_a_session_follows_keys_to_the_host(model, tmp_path, monkeypatch):
+    """A plan moves the store after the session was made: what is kept, and loaded by the next run, is the moved one's."""
+    monkeypatch.setattr(placement, "places", lambda *given: (True,))
+    ids, terminal, answers, said = draw_ids(model, 700, 1), Terminal(quiet=True), [], []
+    texts = {"document": ["a"], "source types": [], "encoding": [], "file names": [], "readers": {"version": 1}}
+    for reused in (0, len(ids)):
+        engine = Engine(model, AttentionSettings(dense_below=0), chunk_tokens=128)
+        kept = {"about": {"model": "tiny", "sources": ["book"]}, "note": said.append, "warn": said.append}
+        session = SessionKeeper(Library(tmp_path), Fingerprint({"model": "tiny"}, texts), ids, **kept)
+        with ending(session, terminal):
+            pipeline._prefill(engine, ids, 64, session, terminal)
+            answers.append(list(engine.generate(draw_ids(model, 5, 2), max_tokens=9)))
+        assert engine.store.in_place and session.reused == reused and not said
+        engine.close()
+    assert answers[0] == answers[1]

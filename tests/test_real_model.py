@@ -34,7 +34,7 @@ def test_the_readme_question_is_answered_with_its_page(hip):
     done = hip("ask", str(SAMPLES / "lighthouse.pdf"), "When was the lamp first lit?", "--max-tokens", "40")
     assert "3 March 1874" in done.stdout.decode()
     sources = done.stderr.decode()
-    assert 'p. 7 (printed "4"): “The lamp was first lit on 3 March 1874.”' in sources
+    assert 'p. 7 (printed "4"), History: “The lamp was first lit on 3 March 1874.”' in sources
 
 
 def test_many_questions_on_one_prefill(hip, tmp_path):

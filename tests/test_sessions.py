@@ -47,7 +47,7 @@ def reader(model, tmp_path):
         if save:
             about = {"model": "tiny", "sources": ["book"]}
             print_ = Fingerprint({"model": computation, "dense": dense}, texts)
-            session = SessionKeeper(library, print_, ids, engine.store, name=name, about=about, note=said.append, warn=said.append)
+            session = SessionKeeper(library, print_, ids, name=name, about=about, note=said.append, warn=said.append)
         with ending(session, Terminal(quiet=True)):
             if stop_after and session:
                 stop_at(session, stop_after)

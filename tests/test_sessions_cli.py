@@ -248,7 +248,6 @@ def test_an_interrupted_prefill_keeps_its_chunks(env, tmp_path, ask):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not list((tmp_path / "cache").glob("sessions/*/manifest.json")):
         time.sleep(0.01)

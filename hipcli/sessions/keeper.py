@@ -31,7 +31,7 @@ _PATIENCE_S = 5.0
 
 
 class SessionKeeper:
-    """Loads, follows and ends the session of one text on one store.
+    """Loads, follows and ends the session of one text.
 
     ids: the whole prefix. name: what the user calls the session, None when nothing. about: "model" and "sources", for
     people. note, warn: get sentences for the user. reused: tokens that were loaded, not computed.
@@ -42,7 +42,6 @@ class SessionKeeper:
         library: Library,
         fingerprint: Fingerprint,
         ids: Sequence[int],
-        store: KVStore,
         *,
         name: str | None = None,
         about: Mapping[str, Any],
@@ -50,7 +49,7 @@ class SessionKeeper:
         warn: Callable[[str], None],
     ) -> None:
         self.key, self.name, self.reused, self.load_seconds = fingerprint.key, name, 0, 0.0
-        self._library, self._fingerprint, self._store, self._about = library, fingerprint, store, about
+        self._library, self._fingerprint, self._about = library, fingerprint, about
         self._ids = np.asarray(ids, dtype=np.int64)
         self._note, self._warn = note, warn
         self._lock: FileLock | None = None
@@ -107,13 +106,13 @@ class SessionKeeper:
     def _best(self) -> Match | None:
         return self._library.best(self._fingerprint.computation, self._ids, self.key)
 
-    def load(self, match: Match, on_tokens: Callable[[int, int], None]) -> int:
-        """Copy a match into the empty store, which has the room; returns the tokens that are there now.
+    def load(self, match: Match, store: KVStore, on_tokens: Callable[[int, int], None]) -> int:
+        """Copy a match into an empty store, which has the room; returns the tokens that are there now.
 
         What follows a damaged chunk is left out, and said.
         """
         began = time.monotonic()
-        self.reused, fault = load_chunks(match, self._store, on_tokens)
+        self.reused, fault = load_chunks(match, store, on_tokens)
         if fault is not None:
             self._warn(f"the session {match.session.key} is damaged: {fault}; the document is read again from token {self.reused:,} on")
         self.load_seconds = time.monotonic() - began
@@ -149,8 +148,8 @@ class SessionKeeper:
             )
         self._warned = True
 
-    def follow(self, match: Match | None, chunk_tokens: int) -> None:
-        """Get ready to keep what comes after the tokens that were loaded from `match`."""
+    def follow(self, match: Match | None, store: KVStore, chunk_tokens: int) -> None:
+        """Get ready to keep what comes to the store after the tokens that were loaded from `match`."""
         if self.reused == len(self._ids) and match is not None and match.session.key == self.key:
             self._library.touch(match.session)
             self._keep_name()
@@ -162,16 +161,16 @@ class SessionKeeper:
         if self._lock is None:
             return
         try:
-            self._begin(match, chunk_tokens)
+            self._begin(match, store, chunk_tokens)
         except OSError as fault:
             self._cannot_save(fault)
             self._release()
 
-    def _begin(self, match: Match | None, chunk_tokens: int) -> None:
+    def _begin(self, match: Match | None, store: KVStore, chunk_tokens: int) -> None:
         library, folder = self._library, self._library.root / self.key
         library.sweep()
         kept = [chunk for chunk in (match.chunks if match else ()) if chunk.stop <= self.reused]
-        need = file_bytes(self._store.shape, len(self._ids) - self.reused)
+        need = file_bytes(store.shape, len(self._ids) - self.reused)
         library.make_room(need, {self.key, match.session.key if match else ""})
         fresh = not folder.exists()
         private_folder(folder)
@@ -179,7 +178,7 @@ class SessionKeeper:
             for chunk in kept if match and match.session.key != self.key else ():
                 share(match.session.folder / chunk.name, folder / chunk.name)
             fields = self._fingerprint
-            shape = asdict(self._store.shape) | {"dtype": str(self._store.shape.dtype).removeprefix("torch.")}
+            shape = asdict(store.shape) | {"dtype": str(store.shape.dtype).removeprefix("torch.")}
             about = {"model": self._about["model"], "sources": tuple(self._about["sources"])}
             manifest = Manifest(
                 key=self.key,
@@ -201,7 +200,7 @@ class SessionKeeper:
             if fresh:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
-        self._writer = ChunkWriter(self._store, folder, manifest, self._digest, self._ended)
+        self._writer = ChunkWriter(store, folder, manifest, self._digest, self._ended)
         self._written_to = self.reused
         self._writer.start()
 
