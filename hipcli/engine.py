@@ -252,6 +252,22 @@ class Engine:
         finally:
             self.runtime.question, self.runtime.watch = False, None
 
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[None]:
+        """Let `watch` be shown questions meanwhile, beside what is shown them already."""
+        before = self.watch
+
+        def both(layer: int, q: torch.Tensor, keys: torch.Tensor) -> None:
+            if before is not None:
+                before(layer, q, keys)
+            watch(layer, q, keys)
+
+        self.watch = both
+        try:
+            yield
+        finally:
+            self.watch = before
+
     def peek(self, suffix: Sequence[int]) -> torch.Tensor:
         """Hidden state of each of suffix behind the prefix, [n, hidden]; the prefix stays as it was."""
         held = self.cached_len

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     Room = Callable[[PromptParts, EncodedDocument], int]
 
+IDLE_QUESTION = "N/A"  # about nothing: what it draws from a document every question draws
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -114,8 +116,8 @@ def as_question(text: str) -> str:
 
 
 def room_for(questions: Sequence[str]) -> Room:
-    """Room for the longest of these questions."""
-    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in questions)
+    """Room for the longest of these questions and the idle one."""
+    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in (*questions, IDLE_QUESTION))
 
 
 def attention_settings(options: RunOptions):

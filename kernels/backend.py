@@ -32,6 +32,10 @@ class Backend(ABC):
         """What a store should keep of new keys and values [KV, n, D] whose first position is `start`: as they are, un-rotated."""
         return keys, values
 
+    def keys_from_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
+        """What keys_to_store was given, from what it gave: [KV, n, D], un-rotated."""
+        return keys
+
     def for_questions(self) -> Backend:
         """The same, by the plan that reads questions; states serve both."""
         return type(self)(self.plan.question, self.rope, self.dense_below, self.codings)
