@@ -42,7 +42,9 @@ class Limits:
         return max(0.0, self.deadline - time.monotonic())
 
 
-def model_row(model: LoadedModel, context: int, mode: str, preset: str, kv: KvSettings, limits: Limits, ceilings: Ceilings) -> dict[str, Any]:
+def model_row(
+    model: LoadedModel, context: int, mode: str, preset: str, kv: KvSettings, limits: Limits, ceilings: Ceilings
+) -> dict[str, Any]:
     """Measure one mode at one context. Raises DoesNotFit or NoTimeLeft before it starts, naming the need."""
     chunk = DENSE_CHUNK_TOKENS if mode == "dense" and is_cuda(model.device) else None
     engine = Engine(model, AttentionSettings(mode=mode, preset=preset), chunk_tokens=chunk, kv=kv)

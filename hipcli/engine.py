@@ -33,7 +33,8 @@ class Engine:
 
     finish_reason: of the last answer, "stop" or "length". chunk_tokens: length of a prefill's chunks, a multiple of 64;
     `prefill` chooses it from the memory that is free unless it was given. on_notice: gets what a user should know.
-    prefilled_tokens: run through the model by prefills so far. kv: where keys and values lie and in how many bits. watch: is shown the queries and keys of every layer while a question is read
+    prefilled_tokens: run through the model by prefills so far. kv: where keys and values lie and in how many bits. watch: is shown
+    the queries and keys of every layer while a question is read
     (attention.AttentionRuntime), never of the prefix.
     """
 

@@ -39,7 +39,9 @@ def refuse_unable(device: str, settings: AttentionSettings) -> None:
         raise UsageError("--kv-dtype fp8 needs an NVIDIA GPU and sparse attention", "leave out --kv-dtype")
     major, minor = torch.cuda.get_device_capability()
     if (major, minor) < (8, 9):
-        raise UsageError(f"--kv-dtype fp8 needs a GPU of compute capability 8.9 or more; this one has {major}.{minor}", "leave out --kv-dtype")
+        raise UsageError(
+            f"--kv-dtype fp8 needs a GPU of compute capability 8.9 or more; this one has {major}.{minor}", "leave out --kv-dtype"
+        )
 
 
 @torch.inference_mode()

@@ -57,8 +57,7 @@ class Meter:
             return
         settle(q.device.type)
         began, rows = time.monotonic(), sampled_rows(edge, stop)
-        coding = self._backend.coding(layer)
-        numbers = keys if coding is None else coding.decode_keys(keys, q.dtype)
+        numbers = self._backend.keys_from_store(layer, keys, 0, q.dtype)
         for run in split_blocks(edge, stop, plan.block_len):
             for first in range(run.first, run.stop, run.rows):
                 at = rows[(rows >= first) & (rows < first + run.rows)]

@@ -32,8 +32,8 @@ class Backend(ABC):
         """What a store should keep of new keys and values [KV, n, D] whose first position is `start`: as they are, un-rotated."""
         return keys, values
 
-    def keys_from_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
-        """What keys_to_store was given, from what it gave: [KV, n, D], un-rotated."""
+    def keys_from_store(self, layer: int, keys: torch.Tensor, start: int, dtype: torch.dtype) -> torch.Tensor:
+        """What to_store was given, as far as what it gave still tells: [KV, n, D], un-rotated."""
         return keys
 
     def for_questions(self) -> Backend:

@@ -135,9 +135,7 @@ def attend_kernel(
     tl.store(p_o, b_o.to(o.dtype.element_ty), mask=m_m[:, None] & (o_d < D)[None, :])
 
 
-def attend(
-    q, k, v, firsts, selection: Selection, plan: PrunePlan, layer: int, rope: Rope, coding: Coding | None = None
-) -> torch.Tensor:
+def attend(q, k, v, firsts, selection: Selection, plan: PrunePlan, layer: int, rope: Rope, coding: Coding | None = None) -> torch.Tensor:
     """Attention of a group of blocks over what `selection` kept.
 
     q: [H, NB * rows, D]; k, v: [KV, T, D], un-rotated, of equal strides, as `coding` has them; firsts: [NB] int32. Returns [H, NB * rows, D].

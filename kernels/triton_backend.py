@@ -44,6 +44,10 @@ class TritonBackend(Backend):
     def new_state(self) -> DecodeState:
         return DecodeState()
 
+    def keys_from_store(self, layer, keys, start, dtype):
+        coding = self.coding(layer)
+        return keys if coding is None else coding.decode_keys(keys, dtype)
+
     def prefill(self, layer, q, k, v, state):
         start, total = k.shape[1] - q.shape[1], k.shape[1]
         edge = dense_stop(start, total, self.plan.block_len, self.dense_below, self.plan.window_tokens)
@@ -51,17 +55,14 @@ class TritonBackend(Backend):
         if edge > start:
             phases = self.rope.table(edge)
             # few keys: rotating them again for each chunk costs less than keeping a copy in every layer
-            near_k, near_v = self._numbers(layer, k[:, :edge], v[:, :edge], q.dtype)
+            near_k, near_v, coding = self.keys_from_store(layer, k[:, :edge], 0, q.dtype), v[:, :edge], self.coding(layer)
+            near_v = near_v if coding is None else coding.decode_values(near_v, q.dtype)
             parts.append(dense_prefill(rotate(q[:, : edge - start], phases[start:]), rotate(near_k, phases), near_v))
         for run in split_blocks(edge, total, self.plan.block_len):
             for group in self._groups(run, k.shape[0], q.shape[0] // k.shape[0]):
                 rows = q[:, group.first - start : group.stop - start]
                 parts.append(self._sparse(layer, rows, k[:, : group.stop], v[:, : group.stop], group))
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-
-    def _numbers(self, layer: int, k, v, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        coding = self.coding(layer)
-        return (k, v) if coding is None else (coding.decode_keys(k, dtype), coding.decode_values(v, dtype))
 
     def _groups(self, run: Blocks, kv: int, group: int) -> list[Blocks]:
         """Cut a run of equal blocks into groups whose scores stay within SCRATCH_BYTES."""

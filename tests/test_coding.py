@@ -85,7 +85,9 @@ def test_prefill_over_codes_is_prefill_over_what_they_stand_for(layer, dense_bel
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("layer", "dense", "far"), [(0, False, False), (1, False, True), (1, True, False)], ids=["device", "bank", "dense"])
+@pytest.mark.parametrize(
+    ("layer", "dense", "far"), [(0, False, False), (1, False, True), (1, True, False)], ids=["device", "bank", "dense"]
+)
 def test_decode_over_codes_is_decode_over_what_they_stand_for(layer, dense, far):
     """Steps of a refresh cycle; each stores its token as a code."""
     coding, spread = make_coding()
@@ -95,7 +97,9 @@ def test_decode_over_codes_is_decode_over_what_they_stand_for(layer, dense, far)
     coded, plain = backends(plan, coding, 1000 if dense else 0)
     codes = [torch.zeros(KV, room, D, dtype=CODE, device=DEVICE) for _ in range(2)]
     numbers = [torch.full((KV, room, D), float("nan"), device=DEVICE) for _ in range(2)]
-    for buffer, given in zip((*codes, *numbers), (k_codes, v_codes, coding.decode_keys(k_codes, k.dtype), coding.decode_values(v_codes, k.dtype))):
+    for buffer, given in zip(
+        (*codes, *numbers), (k_codes, v_codes, coding.decode_keys(k_codes, k.dtype), coding.decode_values(v_codes, k.dtype))
+    ):
         buffer[:, :first] = given[:, :first]
     if DEVICE == "cuda" and far:
         codes, numbers = [x.cpu().pin_memory() for x in codes], [x.cpu().pin_memory() for x in numbers]
