@@ -51,11 +51,12 @@ def load(files: ModelFiles, options: RunOptions, terminal: Terminal) -> LoadedMo
     """The model in memory, for as many engines as there are documents; raises ModelError, DoesNotFit, UsageError."""
     attention_settings(options)
     with terminal.phase(f"loading {files.name}"):
-        from hipcli.devices import untested
+        from hipcli.devices import keep_within, untested
         from hipcli.dtype_probe import settled_dtype
         from hipcli.model import load_model
 
         device = run_device(options)
+        keep_within(device, options.kv_settings.gpu_bytes)
         if notice := untested(device):
             terminal.warn(notice)
         if device == "cpu" and options.dtype == "float16":
@@ -69,7 +70,7 @@ def new_engine(model: LoadedModel, options: RunOptions, terminal: Terminal) -> I
     """An engine on a loaded model, closed in the end; raises UsageError."""
     from hipcli.engine import Engine
 
-    engine = Engine(model, attention_settings(options), kv=options.kv, on_notice=terminal.warn)
+    engine = Engine(model, attention_settings(options), kv=options.kv_settings, on_notice=terminal.warn)
     try:
         yield engine
     finally:

@@ -212,7 +212,11 @@ def hold(
 
 def plan_line(plan: MemoryPlan) -> str:
     """A plan in words."""
-    where = f" on the host, of {amount(plan.host_available_bytes, 'bytes')} there" if plan.on_host else ""
+    where = ""
+    if plan.on_host:
+        keys, values = plan.device_parts
+        where = f" ({amount(plan.host_bytes or 0, 'bytes')} on the host, of {amount(plan.host_available_bytes, 'bytes')} there; "
+        where += f"on the GPU keys of {keys} layers and values of {values})"
     return (
         f"KV {amount(plan.kv_bytes, 'bytes')}{where}, peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, "
         f"chunks of {plan.chunk_tokens:,}, about {duration(plan.seconds)}"

@@ -47,7 +47,8 @@ class Trace:
             return
         settle(q.device.type)
         began, backend = time.monotonic(), self._runtime.question_backend
-        mass = block_mass(q[:, rows.to(q.device)], keys[:, : self._held], DISTANCE, backend.rope, backend.keys_from_store)
+        asked, held = q[:, rows.to(q.device)], keys[:, : self._held]
+        mass = block_mass(asked, held, DISTANCE, backend.rope, lambda part, at: backend.keys_from_store(layer, part, at, q.dtype))
         self._sums[layer, start] = mass.cpu() * rows.numel()
         self.seconds += time.monotonic() - began
 

@@ -22,13 +22,13 @@ SLICE_BYTES = 32 << 20  # weights held at a time, which sets the keys in a slice
 def block_mass(q: torch.Tensor, k: torch.Tensor, distance: int, rope: Rope, plain: Plain = lambda keys, start: keys) -> torch.Tensor:
     """Share of attention on each block of MASS_TOKENS keys, mean over the rows.
 
-    q: [H, R, D], un-rotated; k: [KV, T, D]; plain: un-rotates a slice of k that starts at a position; every query stands
+    q: [H, R, D], un-rotated; k: [KV, T, D]; plain: numbers of q's dtype, un-rotated, of a slice of k that starts at a position; every query stands
     `distance` after every key. Returns [H, ceil(T / MASS_TOKENS)] fp32; each head's shares sum to 1.
     """
     (heads, rows, dim), (kv, total, _) = q.shape, k.shape
     # a key at position 0 is only scaled, so the query takes its factor too
     turned = split_pairs(rotate(q.float() * (rope.scaling / math.sqrt(dim)), rope.one(distance)))
-    turned = turned.to(k.dtype).reshape(kv, -1, dim)  # [H, R, D] -> [KV, G * R, D]
+    turned = turned.to(q.dtype).reshape(kv, -1, dim)  # [H, R, D] -> [KV, G * R, D]
     length = max(1, SLICE_BYTES // (4 * turned.shape[0] * turned.shape[1] * MASS_TOKENS)) * MASS_TOKENS
     slices = [slice(begin, begin + length) for begin in range(0, total, length)]
 
