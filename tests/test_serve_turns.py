@@ -15,7 +15,7 @@ from hipcli.errors import InputError, UsageError
 from hipcli.serving.access import Access, is_loopback, open_access
 from hipcli.serving.asking import Fields, common, talk
 from hipcli.serving.documents import Documents, file_name, suffix_of
-from hipcli.serving.extracting import document_of, document_record, extract
+from hipcli.serving.extracting import document_of, document_record, extract, renamed
 from hipcli.serving.fair_queue import FairQueue, Full
 from hipcli.serving.jobs import Cancelled, Job, JobTerminal
 from hipcli.serving.limits import Limits
@@ -201,6 +201,16 @@ def test_reading_an_upload_takes_no_longer_than_it_may(tmp_path):
     with pytest.raises(InputError) as broken:
         asyncio.run(extract(path, "a.zip", 60, 5))
     assert str(tmp_path) not in broken.value.message
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "shown"), [("/tmp/x/upload.txt", "a.txt", "a.txt: odd"), (".", "here", "here/b.txt: odd"), ("b", "b", "b/c.txt: odd")]
+)
+def test_a_document_is_shown_by_its_name_and_not_by_its_path(path, name, shown):
+    member = {"/tmp/x/upload.txt": "", ".": "/b.txt", "b": "/c.txt"}[path]
+    source = Source(path + member, "text", 5, "ab")
+    document = renamed(Document((source,), (Page(1, "b."),), warnings=(f"{path}{member}: odd",)), path, name)
+    assert document.warnings == (shown,) and document.sources[0].name == shown.removesuffix(": odd")
 
 
 def test_turns_of_a_talk():

@@ -74,10 +74,17 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def renamed(document: Document, path: str, name: str) -> Document:
-    """The document as if its file were called `name`."""
-    sources = tuple(replace(source, name=source.name.replace(path, name)) for source in document.sources)
-    failed = tuple(replace(fault, reason=fault.reason.replace(path, name)) for fault in document.failed)
-    return replace(document, sources=sources, failed=failed, warnings=tuple(text.replace(path, name) for text in document.warnings))
+    """The document as if its file, or folder, were called `name`."""
+
+    def shown(text: str) -> str:
+        if text.startswith(path):
+            return name + text[len(path) :]
+        # a relative path may be a word like any other
+        return text.replace(path, name) if os.path.isabs(path) else text
+
+    sources = tuple(replace(source, name=shown(source.name)) for source in document.sources)
+    failed = tuple(replace(fault, reason=shown(fault.reason)) for fault in document.failed)
+    return replace(document, sources=sources, failed=failed, warnings=tuple(map(shown, document.warnings)))
 
 
 def main() -> None:

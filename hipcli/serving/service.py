@@ -141,7 +141,6 @@ class Service:
 
     async def upload(self, owner: str, name: str | None, write: Callable[[Path], Any]) -> Entry:
         """Keep a document. write: puts its bytes where it is told, which may take a while. Raises Problem, InputError, DoesNotFit."""
-        self.documents.check_room(owner)
         shown = file_name(name)
         folder = self.documents.incoming(owner)
         try:
@@ -154,6 +153,7 @@ class Service:
             digest = await asyncio.to_thread(_digest, path, shown)
             if known := self.documents.same(owner, digest):
                 return known
+            self.documents.check_room(owner)
             async with self._readers:
                 document = await extract(path, shown, self.limits.upload_seconds, self.limits.upload_pages)
         finally:
@@ -176,7 +176,7 @@ class Service:
     async def _reading(self, job: Job, entry: Entry) -> None:
         while (event := await job.event()).kind not in ("done", "fault"):
             pass
-        if event.kind == "fault":
+        if event.kind == "fault" and not self.worker.stopping:
             self.log.note(f"{entry.id} could not be read ahead: {type(event.value).__name__}")
 
     def _watch(self, work: Any) -> None:
