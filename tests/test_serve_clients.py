@@ -193,7 +193,7 @@ def test_the_documented_commands(served, tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    curl, llm = documented(served, tmp_path, "bash")
+    curl, llm = (block for block in documented(served, tmp_path, "bash") if block.startswith(("curl", "llm")))
     assert "3 March 1874" in run(llm)
     # each ends without a line break of its own
     answer, form, body = map(json.loads, run(curl.replace("\ncurl", "; echo\ncurl")).splitlines())
