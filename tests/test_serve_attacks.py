@@ -275,8 +275,11 @@ def test_what_is_refused_at_the_start(arguments, wanted, tmp_path, tiny_model):
 
 
 def test_the_log_names_refusals_and_no_content(served, ada):
-    """Runs last, after all of the above."""
-    upload(ada, SECRET, f"{SECRET}.bin")
+    ada.delete(f"/v1/files/{upload(ada, SECRET, f'{SECRET}.txt').json()['id']}")
+    refused(httpx.get(f"{served.url}/v1/files", headers={"Authorization": f"Bearer {SECRET}"}, trust_env=False), 401)
+    refused(upload(ada, SECRET.encode() * 30_000, f"{SECRET}.txt"), 413)
+    refused(ada.get("/v1/files", headers={"Host": SECRET}), 403)
+    refused(ada.post("/v1/chat/completions", content=SECRET), 400)
     refused(ada.post("/v1/chat/completions", json={"model": SECRET, "messages": [{"role": "user", "content": SECRET}]}), 404)
     refused(ada.get(f"/{SECRET}", params={SECRET: SECRET}), 404)
     log = served.log()

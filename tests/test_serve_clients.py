@@ -203,8 +203,11 @@ def test_the_documented_commands(served, tmp_path):
     assert json.loads(run(f"curl -sS -X DELETE {served.url}/v1/files/{form['id']}"))["deleted"] is True
 
 
-def test_the_log_holds_no_content(served):
-    """Runs last: whatever was asked and brought above is not there."""
+def test_the_log_holds_no_content(served, client):
+    """Nor anything of what was asked and brought above."""
+    file = client.files.create(file=("ferry.txt", b"The heron of Norra."), purpose="user_data")
+    client.chat.completions.create(**asked(max_tokens=2))
+    client.files.delete(file.id)
     log = served.log().lower()
     for word in ("lamp", "1874", "norra", "heron", "ferry.txt", "pier", "goat"):
         assert word not in log

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no Chromium w
 
 @pytest.fixture(scope="module")
 def served(serve, real_model):
-    return serve("--max-tokens", "24", HIP_DATA_DIR=str(config.data_dir()), HIP_OFFLINE="1", HIP_MODEL="")
+    return serve(SAMPLE, "--max-tokens", "24", HIP_DATA_DIR=str(config.data_dir()), HIP_OFFLINE="1", HIP_MODEL="")
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,11 @@ def tab_to(browser, wanted: str) -> None:
 
 def test_a_sample_is_brought_asked_and_its_page_found(served, browser):
     browser.get(served.url)
-    until(browser, lambda: shown(browser, "#model"))
+    until(browser, lambda: shown(browser, "#place"))
     find(browser, "#file").send_keys(str(SAMPLE))
     until(browser, lambda: "is ready: 15 pages" in shown(browser, "#status"))
+    # beside the one that the server was started with
+    assert len(browser.find_elements("css selector", "#documents option")) == 2 and find(browser, "#remove").is_displayed()
     find(browser, "#question").send_keys("When was the lamp first lit?")
     find(browser, "#send").click()
     # the answer is seen before it is whole
@@ -135,7 +137,9 @@ def test_on_a_phone_nothing_is_cut_off(served, browser):
 
 
 def test_no_error_and_no_other_host(served, browser):
-    """Runs last: over all of the above."""
+    """Over whatever was done above, and one more visit."""
+    browser.get(served.url)
+    until(browser, lambda: shown(browser, "#place"))
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     sent = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = {message["params"]["request"]["url"] for message in sent if message["method"] == "Network.requestWillBeSent"}
