@@ -136,6 +136,24 @@ def test_on_a_phone_nothing_is_cut_off(served, browser):
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_a_token_is_asked_for(serve, tiny_model, browser, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    (tmp_path / "a.txt").write_text("A page of a book.")
+    closed = serve(tmp_path / "a.txt", "--host", "0.0.0.0", HIP_SERVE_TOKEN="secret-0123456789abcdef", HIP_MODEL=str(tiny_model))
+    browser.get(closed.url.replace("0.0.0.0", "127.0.0.1"))
+    until(browser, lambda: shown(browser, "#door"))
+    assert focused(browser).get_attribute("id") == "token" and not shown(browser, "#wrong")
+    press(browser, "wrong-0123456789abcdef", Keys.ENTER)
+    until(browser, lambda: "the token is wrong" in shown(browser, "#wrong"), 20)
+    press(browser, "secret-0123456789abcdef", Keys.ENTER)
+    until(browser, lambda: shown(browser, "#text") == "A page of a book.", 20)
+    assert not shown(browser, "#door")
+    # a browser counts what is refused as an error, which here it is not
+    assert all("401" in entry["message"] for entry in browser.get_log("browser"))
+    browser.get_log("performance")
+
+
 def test_no_error_and_no_other_host(served, browser):
     """Over whatever was done above, and one more visit."""
     browser.get(served.url)

@@ -29,6 +29,7 @@ async function attempt(work) {
 door.addEventListener("close", () => {
   door.returnValue = "tried";
   api.setToken(byId("token").value);
+  byId("token").value = "";
   attempt(start);
 });
 
