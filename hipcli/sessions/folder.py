@@ -84,6 +84,13 @@ def total_bytes(sessions: Iterable[Session]) -> int:
     return sum({(stat.st_dev, stat.st_ino): stat.st_size for session in sessions for stat in session.files()}.values())
 
 
+def tree_bytes(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; links are not followed."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(tree_bytes(inner) for inner in listed(path))
+
+
 def private_folder(path: Path) -> Path:
     """A folder for its owner alone, made with its parents. Raises OSError."""
     for part in [*reversed(path.parents), path]:
