@@ -51,6 +51,13 @@ class Screen:
         # the editor shows its prompt before it reads keys
         time.sleep(1)
 
+    def await_end(self) -> None:
+        """Until the program ends; raises RuntimeError unless it ends well."""
+        while not (ended := self._tmux("display-message", "-p", "#{pane_dead} #{pane_dead_status}").split())[0] == "1":
+            time.sleep(0.1)
+        if ended != ["1", "0"]:
+            raise RuntimeError(f"the chat ended with {ended[1:]}")
+
     def close(self) -> None:
         self._tmux("kill-server")
 
@@ -73,7 +80,7 @@ def play(hip: str) -> str:
         screen.send("C-c", key=True)
         screen.await_(r"the chat goes on\n(.*\n)*>\s*\Z")
         screen.send("C-d", key=True)
-        screen.await_(r"Pane is dead \(status 0")
+        screen.await_end()
         return screen.text(styled=True)
     finally:
         screen.close()

@@ -19,8 +19,8 @@ DISTANCE = 512  # tokens from every key to every row: within any model's window,
 
 
 def traced_layers(layers: int) -> list[int]:
-    """The middle third."""
-    return list(range(layers // 3, max(layers // 3 + 1, 2 * layers // 3)))
+    """The sixth that ends at two thirds: as good as the whole middle third, at half the cost (docs/citations.md)."""
+    return list(range(layers // 2, max(layers // 2 + 1, 2 * layers // 3)))
 
 
 class Trace:

@@ -96,7 +96,7 @@ def test_chunks_of_a_question_are_one_question():
 
 
 def test_layers_and_rows():
-    assert traced_layers(30) == list(range(10, 20)) and traced_layers(2) == [0] and traced_layers(1) == [0]
+    assert traced_layers(30) == list(range(15, 20)) and traced_layers(2) == [1] and traced_layers(1) == [0]
     trace = Trace(runtime_of("torch"), 1000, 10, 650)
     assert len(trace._own) == SAMPLED_ROWS and trace._own[-1] == 1649 and len(set(trace._own.tolist())) == SAMPLED_ROWS
     assert trace._lead.tolist() == list(range(1010 - LEAD_ROWS, 1010)) and trace._own[0] == 1009 + 640 // SAMPLED_ROWS

@@ -12,6 +12,8 @@ from typing import Any
 from hipcli.cache.files import file_checksum
 from hipcli.sessions.manifest import MANIFEST, Chunk, Damaged, Manifest, load_manifest
 
+UNFINISHED = "unfinished-"  # begins the names of files that keep what a long piece of work has finished
+
 
 @dataclass(frozen=True)
 class Session:
@@ -135,5 +137,5 @@ def share(chunk: Path, other: Path) -> None:
 def clear(folder: Path, names: set[str]) -> None:
     """Remove what a killed run left half-written, and chunks that no longer count."""
     for path in folder.iterdir():
-        if path.name != MANIFEST and path.name not in names:
+        if path.name != MANIFEST and path.name not in names and not path.name.startswith(UNFINISHED):
             path.unlink(missing_ok=True)
