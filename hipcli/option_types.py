@@ -53,8 +53,13 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
 Kv = Annotated[
     Literal["auto", "gpu", "host"],
-    typer.Option("--kv", help="Where a GPU keeps keys and values; auto takes the host when they are too many."),
+    typer.Option("--kv", help="Where a GPU keeps keys and values; auto puts on the host what does not fit."),
 ]
+KvDtype = Annotated[
+    Literal["auto", "bf16", "fp8"], typer.Option("--kv-dtype", help="Format of keys and values; fp8 halves them, on a GPU.")
+]
+GpuMemory = Annotated[Optional[str], _option("--gpu-memory", metavar="SIZE", help="Take no more of the GPU than this: 24GiB.")]
+HostMemory = Annotated[Optional[str], _option("--host-memory", metavar="SIZE", help="Take no more of the host than this: 64GiB.")]
 Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
 Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
 # as in readers/formats.py, which help must not load; a test holds them equal

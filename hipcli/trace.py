@@ -6,6 +6,7 @@ An engine calls a trace as its `watch`, so whatever backend then attends is trac
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 
@@ -51,10 +52,13 @@ class Trace:
             return
         settle(q.device.type)
         began, backend, sizes = time.monotonic(), self._runtime.question_backend, [len(group) for group in groups]
-        held = keys[:, : self._held]
-        mass = block_mass(q[:, rows.to(q.device)], held, DISTANCE, backend.rope, sizes, backend.keys_from_store)
-        self._sums[layer, start] = mass.cpu()
+        asked, held = q[:, rows.to(q.device)], keys[:, : self._held]
+        plain = partial(self._plain, layer, q.dtype)
+        self._sums[layer, start] = block_mass(asked, held, DISTANCE, backend.rope, sizes, plain).cpu()
         self.seconds += time.monotonic() - began
+
+    def _plain(self, layer: int, dtype: torch.dtype, keys: torch.Tensor, start: int) -> torch.Tensor:
+        return self._runtime.question_backend.keys_from_store(layer, keys, start, dtype)
 
     def mass(self) -> torch.Tensor:
         """[layers traced, H, blocks] fp32, mean over the question's own rows: each head's blocks sum to 1."""

@@ -62,10 +62,10 @@ class DenseBackend(Backend):
 
     name = "dense"
 
-    def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
-        return rotate(keys, self.rope.table(start + keys.shape[1])[start:])
+    def to_store(self, layer, keys, values, start):
+        return rotate(keys, self.rope.table(start + keys.shape[1])[start:]), values
 
-    def keys_from_store(self, keys, start):
+    def keys_from_store(self, layer, keys, start, dtype):
         turned = torch.view_as_complex(keys.float().unflatten(-1, (-1, 2)))
         # the phases' length is the rope's factor: dividing by them undoes it too
         plain = torch.view_as_real(turned / self.rope.table(start + keys.shape[1])[start:]).flatten(-2)

@@ -28,14 +28,14 @@ def block_mass(
 ) -> torch.Tensor:
     """Attention on each block of MASS_TOKENS keys, summed over each group of rows.
 
-    q: [H, R, D], un-rotated; k: [KV, T, D]; groups: sizes of groups of rows, in order, R in all; plain: un-rotates a slice of
-    k that starts at a position; every query stands `distance` after every key. Returns [groups, H, ceil(T / MASS_TOKENS)]
-    fp32; a head's blocks sum to the group's size. Holds 4 * H * R * T / MASS_TOKENS bytes beside SLICE_BYTES.
+    q: [H, R, D], un-rotated; k: [KV, T, D]; groups: sizes of groups of rows, in order, R in all; plain: numbers of q's dtype,
+    un-rotated, of a slice of k that starts at a position; every query stands `distance` after every key. Returns [groups, H,
+    ceil(T / MASS_TOKENS)] fp32; a head's blocks sum to the group's size. Holds 4 * H * R * T / MASS_TOKENS bytes beside SLICE_BYTES.
     """
     (heads, rows, dim), (kv, total, _) = q.shape, k.shape
     # a key at position 0 is only scaled, so the query takes its factor too
     turned = split_pairs(rotate(q.float() * (rope.scaling / math.sqrt(dim)), rope.one(distance)))
-    turned = turned.to(k.dtype).reshape(kv, -1, dim)  # [H, R, D] -> [KV, G * R, D]
+    turned = turned.to(q.dtype).reshape(kv, -1, dim)  # [H, R, D] -> [KV, G * R, D]
     length = max(1, SLICE_BYTES // (4 * turned.shape[0] * turned.shape[1] * MASS_TOKENS)) * MASS_TOKENS
     tops, sums = [], []
     for begin in range(0, total, length):

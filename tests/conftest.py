@@ -220,3 +220,19 @@ class ZipMaker:
 def zips() -> type[ZipMaker]:
     """Makes small ZIP files, EPUB books and Word documents."""
     return ZipMaker
+
+
+@pytest.fixture
+def read_here() -> Callable[[Path], tuple[list, list]]:
+    """Reads a file in this process, for tests that read hundreds or that change a cap; gives its pages and its failed ones."""
+    from hipcli.readers.content import ReadOptions
+    from hipcli.readers.cutting import number_pages
+    from hipcli.readers.formats import choose_format
+    from hipcli.readers.guarded import read_content
+    from hipcli.readers.source import open_source
+
+    def read(path: Path) -> tuple[list, list]:
+        raw = open_source(str(path))
+        return number_pages(read_content(raw, choose_format(raw), ReadOptions()).pages, 0)[:2]
+
+    return read

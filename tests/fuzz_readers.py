@@ -1,9 +1,9 @@
 """Broken files by the thousand through `hip extract` and `hip inspect`: every one must end in exit 0, 3 or 6, in time and memory.
 
-    python tests/fuzz_readers.py --minutes 10 --seed 1 --out found/
+    python tests/fuzz_readers.py --minutes 10 --seed 1 --out found/ --rows rows.jsonl
 
 The files are made here, broken by a seeded generator, and read in a forked process each, under caps. What ends otherwise is kept in
---out with its report. Not a test that pytest collects; inputs it found are tests elsewhere.
+--out with its report; --rows gets a line of counts a minute. Not a test that pytest collects; inputs it found are tests elsewhere.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import functools
 import importlib.util
 import io
+import json
 import os
 import random
 import re
@@ -187,12 +188,66 @@ def run(arguments: list[str], errors: Path) -> tuple[int, float, int]:
     return code, time.monotonic() - began, usage.ru_maxrss * 1024
 
 
+class Tally:
+    """What became of the inputs, as a whole and since the last row."""
+
+    def __init__(self, rows: Path | None, seed: int) -> None:
+        self.rows, self.seed = rows, seed
+        self.codes: dict[str, Counter[int]] = {}
+        self.slowest, self.largest, self.bad, self.inputs = (0.0, ""), (0, ""), 0, 0
+        self._since: Counter[str] = Counter()
+        self._began = time.monotonic()
+        self._peaks = (0.0, 0)
+
+    def add(self, kind: str, number: int, code: int, seconds: float, memory: int, bad: bool) -> None:
+        self.codes.setdefault(kind, Counter())[code] += 1
+        self.slowest = max(self.slowest, (seconds, f"{kind} {number}"))
+        self.largest = max(self.largest, (memory, f"{kind} {number}"))
+        self.bad, self.inputs = self.bad + bad, number
+        self._since.update([kind, f"exit {code}", *["bad"] * bad])
+        self._peaks = max(self._peaks[0], seconds), max(self._peaks[1], memory)
+        if time.monotonic() - self._began >= 60:
+            self.row()
+
+    def row(self) -> None:
+        """Append what happened since the last row."""
+        if not self._since:
+            return
+        seconds, memory = self._peaks
+        row = {
+            "seed": self.seed,
+            "inputs_to": self.inputs,
+            "seconds": round(time.monotonic() - self._began, 1),
+            **sorted_counts(self._since),
+        }
+        row |= {"slowest_s": round(seconds, 2), "most_memory_mib": memory >> 20}
+        if self.rows:
+            with open(self.rows, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+        self._since, self._began, self._peaks = Counter(), time.monotonic(), (0.0, 0)
+
+    def print(self) -> None:
+        for kind, codes in sorted(self.codes.items()):
+            print(
+                f"{kind:6} {sum(codes.values()):6,} inputs: " + ", ".join(f"exit {code} {count:,}" for code, count in sorted(codes.items()))
+            )
+        slowest, largest = self.slowest, self.largest
+        print(
+            f"{self.inputs:,} inputs, {self.bad} bad; slowest {slowest[0]:.1f} s ({slowest[1]}), most memory {largest[0] >> 20:,} MiB ({largest[1]})"
+        )
+
+
+def sorted_counts(counts: Counter[str]) -> dict[str, int]:
+    return {"bad": 0, **{name: counts[name] for name in sorted(counts)}}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", action="append", help="only this suffix; may be repeated")
     parser.add_argument("--out", type=Path, default=Path("found"))
+    parser.add_argument("--rows", type=Path, help="a JSON Lines file to which counts are added each minute")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     os.environ.update(HIP_OFFLINE="1", HIP_DATA_DIR=str(options.out / "no-models"))
@@ -202,35 +257,35 @@ def main() -> int:
     import hipcli.inspection  # noqa: F401
     import hipcli.readers  # noqa: F401
 
-    counts: dict[str, Counter[int]] = {}
-    slowest, largest, bad, number = (0.0, ""), (0, ""), 0, 0
+    tally = Tally(options.rows, options.seed)
     ends = time.monotonic() + 60 * options.minutes
     while time.monotonic() < ends:
-        number += 1
-        rng = random.Random(f"{options.seed}/{number}")
-        files = seeds(rng)
-        kind = rng.choice(options.kind or list(files))
-        data = broken(files[kind], list(files.values()), rng)
-        path = options.out / (f"input.{kind}" if rng.random() < 0.8 else "input")
-        path.write_bytes(data)
-        errors = options.out / "errors"
-        command = rng.choice(COMMANDS)
-        code, seconds, memory = run([*command, str(path)], errors)
-        counts.setdefault(kind, Counter())[code] += 1
-        slowest, largest = max(slowest, (seconds, f"{kind} {number}")), max(largest, (memory, f"{kind} {number}"))
-        said = errors.read_bytes()
-        if code not in GOOD or b"Traceback" in said or b"\x1b" in said:
-            bad += 1
-            (options.out / f"{options.seed}-{number}{path.suffix or '.' + kind}").write_bytes(data)
-            print(
-                f"{kind} {number}: {' '.join(command)}: exit {code} after {seconds:.1f} s: {said[-300:].decode('utf-8', 'replace')}",
-                flush=True,
-            )
-        path.unlink()
-    for kind, codes in sorted(counts.items()):
-        print(f"{kind:6} {sum(codes.values()):6,} inputs: " + ", ".join(f"exit {code} {count:,}" for code, count in sorted(codes.items())))
-    print(f"{number:,} inputs, {bad} bad; slowest {slowest[0]:.1f} s ({slowest[1]}), most memory {largest[0] >> 20:,} MiB ({largest[1]})")
-    return 1 if bad else 0
+        one_input(options, tally)
+    tally.row()
+    tally.print()
+    return 1 if tally.bad else 0
+
+
+def one_input(options: argparse.Namespace, tally: Tally) -> None:
+    """Make, break and read one file; keep it if it does not end well."""
+    number = tally.inputs + 1
+    rng = random.Random(f"{options.seed}/{number}")
+    files = seeds(rng)
+    kind = rng.choice(options.kind or list(files))
+    data = broken(files[kind], list(files.values()), rng)
+    path = options.out / (f"input.{kind}" if rng.random() < 0.8 else "input")
+    path.write_bytes(data)
+    errors = options.out / "errors"
+    command = rng.choice(COMMANDS)
+    code, seconds, memory = run([*command, str(path)], errors)
+    said = errors.read_bytes()
+    bad = code not in GOOD or b"Traceback" in said or b"\x1b" in said
+    tally.add(kind, number, code, seconds, memory, bad)
+    if bad:
+        (options.out / f"{options.seed}-{number}{path.suffix or '.' + kind}").write_bytes(data)
+        report = said[-300:].decode("utf-8", "replace")
+        print(f"{kind} {number}: {' '.join(command)}: exit {code} after {seconds:.1f} s: {report}", flush=True)
+    path.unlink()
 
 
 if __name__ == "__main__":

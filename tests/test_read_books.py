@@ -160,11 +160,13 @@ def test_zip_bombs_are_refused(tmp_path, zips, kind):
     assert time.monotonic() - began < 5
 
 
-def test_members_that_together_are_too_much_are_refused(tmp_path, zips, monkeypatch):
+def test_members_that_together_are_too_much_are_refused(tmp_path, zips, read_here, monkeypatch):
     monkeypatch.setattr(epub, "BOOK_BYTES", 100_000)
     chapters = {f"{n}.xhtml": f"<p>{random.Random(n).randbytes(20_000).hex()}</p>" for n in range(4)}
+    path = tmp_path / "a.epub"
+    path.write_bytes(zips.epub(chapters))
     with pytest.raises(InputError, match="unpacks to more than"):
-        read(tmp_path, zips.epub(chapters))
+        read_here(path)
 
 
 def test_what_is_repeated_by_reference_is_read_once(tmp_path, zips):
@@ -213,7 +215,7 @@ def test_nesting_is_capped(tmp_path, zips):
 
 
 @pytest.mark.parametrize("kind", ["epub", "docx"])
-def test_cut_off_and_noisy_files_end_in_one_sentence(tmp_path, zips, kind):
+def test_cut_off_and_noisy_files_end_in_one_sentence(tmp_path, zips, read_here, kind):
     whole = renamed(zips) if kind == "epub" else zips.docx(E12, **{"footnotes.xml": FOOTNOTES, "styles.xml": STYLES})
     with pytest.raises(InputError, match="damaged|ZIP"):
         read(tmp_path, whole[: len(whole) // 2], f"a.{kind}")
@@ -222,8 +224,10 @@ def test_cut_off_and_noisy_files_end_in_one_sentence(tmp_path, zips, kind):
         noisy = bytearray(whole)
         for _ in range(rng.randint(1, 8)):
             noisy[rng.randrange(len(noisy))] = rng.randrange(256)
+        path = tmp_path / f"a.{kind}"
+        path.write_bytes(noisy)
         try:
-            read(tmp_path, bytes(noisy), f"a.{kind}")
+            read_here(path)
         except (InputError, DoesNotFit) as fault:
             assert fault.message.isprintable()
 

@@ -227,21 +227,26 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_files_that_fall_into_too_many_pages_are_refused(tmp_path, monkeypatch, name):
+def test_files_that_fall_into_too_many_pages_are_refused(tmp_path, read_here, monkeypatch, name):
     """A few megabytes of headings would otherwise take gigabytes of pages."""
     monkeypatch.setattr(content, "MAX_PAGES", 2_000)
+    path = tmp_path / name
+    path.write_text(PAGES[name])
     with pytest.raises(InputError, match="falls into more than"):
-        read(tmp_path, PAGES[name], name)
+        read_here(path)
 
 
-def test_what_takes_more_memory_than_there_is_is_refused_before_it_is_read(tmp_path, monkeypatch):
+def test_what_takes_more_memory_than_there_is_is_refused_before_it_is_read(tmp_path, read_here, monkeypatch):
     monkeypatch.setattr(source, "memory_limit", lambda: 2_000)
     monkeypatch.setattr(mail, "memory_limit", lambda: 2_000)
     for name, data in [("a.html", "<p>words" * 40), ("a.jsonl", '{"a": 1}\n' * 40)]:
+        path = tmp_path / name
+        path.write_text(data)
         with pytest.raises(DoesNotFit, match="times that to read"):
-            read(tmp_path, data, name)
-    with pytest.raises(InputError, match="too large for the memory"):
-        read(tmp_path, "From: a\nTo: b\nSubject: c\n\n" + "words\n" * 20, "a.eml")
+            read_here(path)
+    path = tmp_path / "a.eml"
+    path.write_text("From: a\nTo: b\nSubject: c\n\n" + "words\n" * 20)
+    assert "too large for the memory" in read_here(path)[1][0].reason
 
 
 def test_heads_are_judged_in_linear_time():

@@ -74,15 +74,17 @@ def test_unknown_encoding(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md"])
-def test_cutting_loses_nothing(tmp_path: Path, name: str) -> None:
+def test_cutting_loses_nothing(tmp_path: Path, read_here, name: str) -> None:
     rng = random.Random(1)
+    path = tmp_path / name
     for _ in range(60):
         pieces = rng.choices(
             ["word ", "# Head\n", "\n\n", "\n", "第一。", "x" * 50, "\r\n", "exam-\nple ", "\ufb01", "```\n", "===\n"],
             k=rng.randint(1, 3000),
         )
         raw = "word" + "".join(pieces)
-        pages = [page.text for page in read(tmp_path, raw.encode(), name).pages]
+        path.write_bytes(raw.encode())
+        pages = [page.text for page in read_here(path)[0]]
         assert "".join(pages) == normalize(raw).text
         assert all(len(page) <= 1.5 * PAGE_CHARS for page in pages)
         assert name == "a.md" or all(len(page) >= 0.5 * PAGE_CHARS for page in pages[:-1])
@@ -268,13 +270,14 @@ def test_usage(tmp_path: Path) -> None:
     assert "2 times" in read_document([str(path)] * 2).warnings[0]
 
 
-def test_text_over_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_over_the_memory_is_refused(tmp_path: Path, read_here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "memory_limit", lambda: 1_000_000)
     path = tmp_path / "big.txt"
     path.write_bytes(b"x" * 1_000_001)
-    for sources, stdin in [([str(path)], None), (["-"], io.BytesIO(path.read_bytes()))]:
-        with pytest.raises(DoesNotFit, match="GB"):
-            read_document(sources, stdin=stdin)
+    with pytest.raises(DoesNotFit, match="GB"):
+        read_here(path)
+    with pytest.raises(DoesNotFit, match="GB"):
+        read_document(["-"], stdin=io.BytesIO(path.read_bytes()))
 
 
 def test_progress_is_reported(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from typing import BinaryIO
 
 from hipcli.document import Document
@@ -45,21 +46,25 @@ def read_document(
     Raises UsageError for arguments that make no sense, InputError for a source that cannot be used, DoesNotFit for a too large text.
     """
     _check_arguments(sources, encoding, type)
-    reading = Reading(type, ReadOptions(encoding, password, on_page, pages))
-    for spec, times in Counter(sources).items():
-        if times > 1:
-            reading.warnings.append(f"{show(spec)} is given {times} times and is read each time")
-    for spec in sources:
-        skipped = Skipped()
-        if spec != "-" and os.path.isdir(spec):
-            reading.add_all(spec, folder_members(spec, skipped), skipped)
-            continue
-        raw = fetch(spec, offline) if is_url(spec) else open_source(spec, stdin)
-        if is_archive(raw):
-            reading.add_all(raw.name, archive_members(raw, skipped), skipped)
-        else:
-            reading.add(raw)
-    return reading.document()
+    with closing(Reading(type, ReadOptions(encoding, password, on_page, pages))) as reading:
+        for spec, times in Counter(sources).items():
+            if times > 1:
+                reading.warnings.append(f"{show(spec)} is given {times} times and is read each time")
+        for spec in sources:
+            _read_source(reading, spec, offline, stdin)
+        return reading.document()
+
+
+def _read_source(reading: Reading, spec: str, offline: bool, stdin: BinaryIO | None) -> None:
+    skipped = Skipped()
+    if spec != "-" and os.path.isdir(spec):
+        reading.add_all(spec, folder_members(spec, skipped), skipped)
+        return
+    raw = fetch(spec, offline) if is_url(spec) else open_source(spec, stdin)
+    if is_archive(raw):
+        reading.add_all(raw.name, archive_members(raw, skipped), skipped)
+    else:
+        reading.add(raw)
 
 
 def _check_arguments(sources: Sequence[str], encoding: str | None, type: str | None) -> None:

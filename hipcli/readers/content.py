@@ -77,6 +77,7 @@ class Format:
     read: raises InputError for a source that is not readable this way. noun: with its article, for sentences.
     suffixes: of file names, lower case with the dot. matches(source, promised): whether the content is of this format; promised
     when the name or the user says so. binary: the content alone can prove the format, a name cannot.
+    own_workers: the reader starts processes of its own to be safe from the document; others are run in one.
     """
 
     name: str
@@ -85,3 +86,4 @@ class Format:
     suffixes: tuple[str, ...] = ()
     matches: Callable[[RawSource, bool], bool] | None = None
     binary: bool = False
+    own_workers: bool = False

@@ -34,13 +34,18 @@ def require_format(name: str | None) -> None:
         raise UsageError(f"unknown type {name!r}", f"One of: {', '.join(FORMAT_NAMES)}.")
 
 
+def format_named(name: str) -> Format:
+    """The format of a name of FORMAT_NAMES."""
+    return next(format for format in FORMATS if format.name == name)
+
+
 def choose_format(source: RawSource, type: str | None = None) -> Format:
     """The format to read `source` in: `type` if given, else what the content proves, what the name says, what the content suggests.
 
     Raises InputError when the content is not what the name or the type promises.
     """
     if type is not None:
-        return _promised(source, next(format for format in FORMATS if format.name == type))
+        return _promised(source, format_named(type))
     suffix = source.suffix
     named = next((format for format in FORMATS if suffix in format.suffixes and format is not TEXT), None)
     for format in FORMATS:

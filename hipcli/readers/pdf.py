@@ -261,4 +261,6 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
 
 
-PDF = Format("pdf", "a PDF", read_pdf, (".pdf",), lambda source, promised: is_pdf(source.head, anywhere=promised), binary=True)
+PDF = Format(
+    "pdf", "a PDF", read_pdf, (".pdf",), lambda source, promised: is_pdf(source.head, anywhere=promised), binary=True, own_workers=True
+)

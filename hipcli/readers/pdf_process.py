@@ -5,22 +5,15 @@ Knows the workers' protocol (`pdf_worker.py`) and the clock; knows nothing of wh
 
 from __future__ import annotations
 
-import json
 import math
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
-# the working directory must not be searched for modules: it belongs to the user's documents
-_START = "import sys; sys.path[:] = [p for p in sys.path if p]; from hipcli.readers.pdf_worker import main; main()"
+from hipcli.readers.worker_pipe import Died, WorkerPipe
 
 
 @dataclass(frozen=True)
@@ -48,10 +41,6 @@ class WorkerRefused(Exception):
         super().__init__(reason)
         self.kind = kind
         self.reason = reason
-
-
-class _Died(Exception):
-    """A worker ended, or was ended, before it was done."""
 
 
 def read_pages(job: dict[str, Any], limits: Limits, on_answer: Callable[[dict[str, Any]], None]) -> int:
@@ -82,7 +71,7 @@ def read_pages(job: dict[str, Any], limits: Limits, on_answer: Callable[[dict[st
                     on_answer(answer)
                     if time.monotonic() > deadline:
                         break
-        except _Died as death:
+        except Died as death:
             if count is None:
                 raise WorkerRefused("died", str(death)) from None
             on_answer({"page": todo.popleft(), "error": str(death)})
@@ -90,51 +79,10 @@ def read_pages(job: dict[str, Any], limits: Limits, on_answer: Callable[[dict[st
 
 
 def _answers(job: dict[str, Any], limits: Limits) -> Iterator[dict[str, Any]]:
-    """The answers of one worker up to its "done". Raises _Died if it falls silent or ends before."""
-    with tempfile.TemporaryFile() as errors:
-        worker = subprocess.Popen([sys.executable, "-c", _START], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=_pump, args=(worker.stdout, lines), daemon=True).start()
-        try:
-            _send(worker.stdin, job)
-            patience = limits.open_seconds
-            while True:
-                try:
-                    line = lines.get(timeout=patience)
-                except queue.Empty:
-                    raise _Died(f"it took longer than {patience:g} s") from None
-                if not line.endswith(b"\n"):
-                    raise _Died(_cause_of_death(worker, errors))
-                answer = json.loads(line)
-                if "done" in answer:
-                    return
-                yield answer
-                patience = limits.page_seconds
-        finally:
-            worker.kill()
-            worker.wait()
-            worker.stdin.close()
-
-
-def _send(stdin: BinaryIO, job: dict[str, Any]) -> None:
-    try:
-        stdin.write(json.dumps(job).encode() + b"\n")
-        stdin.flush()
-    except BrokenPipeError:
-        pass  # it died at once; reading its answers will tell
-
-
-def _pump(stdout: BinaryIO, lines: queue.SimpleQueue[bytes]) -> None:
-    with stdout:
-        for line in stdout:
-            lines.put(line)
-    lines.put(b"")
-
-
-def _cause_of_death(worker: subprocess.Popen[bytes], errors: BinaryIO) -> str:
-    code = worker.wait()
-    if code < 0:
-        return f"it crashed the engine (signal {-code})"
-    errors.seek(0)
-    said = errors.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
-    return f"the engine ended: {said[-1] if said else f'exit status {code}'}"
+    """The answers of one worker up to its "done". Raises Died if it falls silent or ends before."""
+    with closing(WorkerPipe("pdf_worker")) as worker:
+        worker.send(job)
+        patience = limits.open_seconds
+        while "done" not in (answer := worker.answer(patience)):
+            yield answer
+            patience = limits.page_seconds

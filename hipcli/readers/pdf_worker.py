@@ -1,9 +1,9 @@
 """The process that opens a PDF: one engine, one job, one JSON line per page on standard output.
 
 PDF engines hang, crash and swallow memory on hostile or broken files. Here that costs a process which the parent
-(`pdf_process.py`) restarts behind the page. Run as `main()` in a fresh interpreter; the job is one JSON line on
-standard input: path, engine ("pdfium" or "pypdf"), task ("text" or "survey"), pages (indices, or null for all),
-password ("" for none), memory_bytes (cap on the address space).
+(`pdf_process.py`) restarts behind the page. Run as `main()` in a fresh interpreter; the job is one JSON line: path,
+engine ("pdfium" or "pypdf"), task ("text" or "survey"), pages (indices, or null for all), password ("" for none),
+memory_bytes (cap on the address space).
 
 Lines out: {"count": n}, then {"page": i, ...} in order, then {"done": true}; or {"refused": kind, "reason": text}
 with kind "password", "security", "damaged" or "engine". A page holds "text" and "images", or "error". Knows nothing of fallbacks.
@@ -11,15 +11,14 @@ with kind "password", "security", "damaged" or "engine". A page holds "text" and
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
-import sys
-import threading
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Any
+
+from hipcli.readers.worker_side import Answers, jobs, limited_memory
 
 WRONG_SUM = "wrong check sum"
 _SLICE_BYTES = 1 << 16  # unpacks to 64 MiB at most
@@ -30,17 +29,14 @@ MAX_PAGE_CHARS = 20_000_000  # a page that says more is a bomb, not a page
 
 
 def main() -> None:
-    """Read the job from standard input, answer, exit. Ends itself when the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # whatever a library prints must not mix with the answers
-    job = json.loads(sys.stdin.readline())
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-    _limit_memory(job["memory_bytes"])
-    for answer in run(job):
-        _say(out, answer)
-    _say(out, {"done": True})
-    os._exit(0)  # an engine's own clean-up has crashed before
+    """Do one job and exit."""
+    answers = Answers()
+    job, _ = next(jobs())
+    with limited_memory(job["memory_bytes"]):
+        for answer in run(job):
+            answers.say(answer)
+        answers.say({"done": True})
+        os._exit(0)  # an engine's own clean-up has crashed before
 
 
 def run(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -229,25 +225,3 @@ class _LogCount(logging.Handler):
         self.count += 1
         if record.levelno >= logging.ERROR and self.error is None:
             self.error = record.getMessage()[:300]
-
-
-def _say(out: TextIO, answer: dict[str, Any]) -> None:
-    out.write(json.dumps(answer) + "\n")
-    out.flush()
-
-
-def _exit_with_parent() -> None:
-    # the parent holds the other end open for as long as it lives
-    sys.stdin.read()
-    os._exit(1)
-
-
-def _limit_memory(limit_bytes: int) -> None:
-    if not sys.platform.startswith("linux"):
-        return
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard != resource.RLIM_INFINITY:
-        limit_bytes = min(limit_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))

@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hipcli.document import Document, Page, PageFault, Source
-from hipcli.errors import DoesNotFit, HipError, InputError
+from hipcli.errors import DoesNotFit, InputError
 from hipcli.page_selection import PageSelection
 from hipcli.readers.collection import Opener, Skipped
 from hipcli.readers.container import TooMuch
-from hipcli.readers.content import MAX_PAGES, Content, Format, ReadOptions, TooManyPages
+from hipcli.readers.content import Format, ReadOptions
 from hipcli.readers.cutting import number_pages
 from hipcli.readers.formats import choose_format
+from hipcli.readers.guarded import read_content
+from hipcli.readers.isolation import IsolatedReader
 from hipcli.readers.source import RawSource, memory_limit, show
 from hipcli.readers.text import TEXT
 
@@ -35,6 +37,7 @@ class Reading:
 
     def __init__(self, type: str | None, options: ReadOptions) -> None:
         self._type = type
+        self._isolated = IsolatedReader()
         self._options = options
         self.sources: list[Source] = []
         self.pages: list[Page] = []
@@ -98,7 +101,7 @@ class Reading:
 
     def _add(self, raw: RawSource, format: Format) -> list[str]:
         options = self._options
-        content = _read(raw, format, options)
+        content = (read_content if format.own_workers else self._isolated.read)(raw, format, options)
         pages, failed, counts = number_pages(content.pages, len(self.sources))
         total = content.total_pages or len(pages) + len(failed)
         if options.pages:
@@ -117,6 +120,10 @@ class Reading:
             options.on_page(len(pages) + len(failed), len(pages) + len(failed))
         return [*content.remarks, *_remarks(counts)]
 
+    def close(self) -> None:
+        """End the worker process; whoever makes a Reading must."""
+        self._isolated.close()
+
     def document(self) -> Document:
         return Document(
             tuple(self.sources),
@@ -125,23 +132,6 @@ class Reading:
             tuple(self.warnings),
             self._options.pages.text if self._options.pages else None,
         )
-
-
-def _read(raw: RawSource, format: Format, options: ReadOptions) -> Content:
-    """Run a reader; whatever hostile bytes make it stumble over is a fault of the source."""
-    try:
-        return format.read(raw, options)
-    except HipError:
-        raise
-    except TooManyPages:
-        hint = None if format.binary else "Read it as running text with --type text."
-        raise InputError(f"cannot read {raw.name}: it falls into more than {MAX_PAGES:,} pages", hint) from None
-    except MemoryError:
-        raise DoesNotFit(f"{raw.name} needs more memory than there is", "Close other programs, or split the document.") from None
-    except Exception as fault:  # a reader's slip on a broken file must not look like a fault of the program
-        raise InputError(
-            f"cannot read {raw.name}: it is damaged, or not {format.noun} ({type(fault).__name__}: {str(fault)[:200]})"
-        ) from fault
 
 
 def _reasons(failed: Sequence[PageFault], skipped: Skipped) -> str:

@@ -140,7 +140,8 @@ def _from_path(spec: str) -> RawSource:
         if stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
             raise InputError(f"cannot read {name}: it is a socket or a disk, not a file")
         with open(path, "rb") as stream:
-            if not stat.S_ISREG(mode):
+            # such a path may mean another file in another process, and be used up by being read
+            if not stat.S_ISREG(mode) or os.path.abspath(path).startswith(("/dev/", "/proc/")):
                 return _from_stream(name, stream)
             return _from_file(name, path, stream)
     except (OSError, ValueError) as fault:
