@@ -277,9 +277,9 @@ class Terminal:
 
 
 def amount(count: int | None, unit: str) -> str:
-    """A count in words: 12,345 tokens; 98.1 MB."""
+    """A count in words: 12,345 tokens; 1 token; 98.1 MB. unit: a plural."""
     if unit != "bytes":
-        return f"{count or 0:,} {unit}".rstrip()
+        return f"{count or 0:,} {unit.removesuffix('s') if count == 1 else unit}".rstrip()
     size = float(count or 0)
     for name in ("B", "KB", "MB", "GB"):
         if size < 1000 or name == "GB":

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Room = Callable[[PromptParts, EncodedDocument], int]
 
-IDLE_QUESTION = "N/A"  # about nothing: what it draws from a document every question draws
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -116,8 +114,8 @@ def as_question(text: str) -> str:
 
 
 def room_for(questions: Sequence[str]) -> Room:
-    """Room for the longest of these questions and the idle one."""
-    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in (*questions, IDLE_QUESTION))
+    """Room for the longest of these questions."""
+    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in questions)
 
 
 def attention_settings(options: RunOptions):
@@ -175,6 +173,8 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
             terminal.warn(notice)
         if device == "cpu" and options.dtype == "float16":
             terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
+        if device == "cpu" and options.kv != "auto":
+            terminal.warn(f"--kv {options.kv} changes nothing on a CPU: keys and values lie in its memory anyway")
         dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
         model = load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
         engine = Engine(model, settings, kv=options.kv_settings, on_notice=terminal.warn)
