@@ -35,18 +35,20 @@ def read_document(
     password: str | None = None,
     pages: PageSelection | None = None,
     offline: bool = False,
+    hidden: bool = False,
     on_page: OnPage | None = None,
     stdin: BinaryIO | None = None,
 ) -> Document:
     """Read files, folders, archives, addresses, or "-" for standard input, as one document in the order given.
 
     encoding: of text sources; None finds out. type: a name of FORMAT_NAMES for all sources; None finds out for each.
-    password: for encrypted PDFs. pages: of each source, None for all. offline: refuse addresses. on_page(done, total or None): called as the pages of a source are read.
+    password: for encrypted PDFs. pages: of each source, None for all. offline: refuse addresses.
+    hidden: also look for text that nobody sees (Page.hidden). on_page(done, total or None): called as the pages of a source are read.
     stdin: in place of the process's own.
     Raises UsageError for arguments that make no sense, InputError for a source that cannot be used, DoesNotFit for a too large text.
     """
     _check_arguments(sources, encoding, type)
-    with closing(Reading(type, ReadOptions(encoding, password, on_page, pages))) as reading:
+    with closing(Reading(type, ReadOptions(encoding, password, on_page, pages, hidden))) as reading:
         for spec, times in Counter(sources).items():
             if times > 1:
                 reading.warnings.append(f"{show(spec)} is given {times} times and is read each time")

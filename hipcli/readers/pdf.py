@@ -75,7 +75,13 @@ def read_pdf(source: RawSource, options: ReadOptions, limits: Limits = Limits())
     with source.on_disk() as path:
         size = source.size_bytes
         wanted = options.pages.indices(_MOST_CHOSEN) if options.pages else None
-        job = {"path": path, "password": password or "", "memory_bytes": limits.memory_bytes + 2 * size, "pages": wanted}
+        job = {
+            "path": path,
+            "password": password or "",
+            "memory_bytes": limits.memory_bytes + 2 * size,
+            "pages": wanted,
+            "hidden": options.hidden,
+        }
         with _surveying(job, limits) as finish_survey:
             try:
                 total, first, second = _read_twice(source.name, job, limits, options)
@@ -165,7 +171,8 @@ def _verdict(index: int, first: dict[str, Any], second: dict[str, Any] | None, s
             best = second
     text = best.get("text", "")
     if text.strip():
-        return RawPage(text, label, longest=None)
+        hidden = tuple((kind, words) for kind, words in first.get("hidden", ()))
+        return RawPage(text, label, longest=None, hidden=hidden)
     error = first.get("error") or _why_empty(second or {})
     if error:
         return RawPage(label=label, error=error)

@@ -3,10 +3,10 @@
 PDF engines hang, crash and swallow memory on hostile or broken files. Here that costs a process which the parent
 (`pdf_process.py`) restarts behind the page. Run as `main()` in a fresh interpreter; the job is one JSON line: path,
 engine ("pdfium" or "pypdf"), task ("text" or "survey"), pages (indices, or null for all), password ("" for none),
-memory_bytes (cap on the address space).
+memory_bytes (cap on the address space), hidden (whether pdfium also looks for text that nobody sees).
 
 Lines out: {"count": n}, then {"page": i, ...} in order, then {"done": true}; or {"refused": kind, "reason": text}
-with kind "password", "security", "damaged" or "engine". A page holds "text" and "images", or "error". Knows nothing of fallbacks.
+with kind "password", "security", "damaged" or "engine". A page holds "text", "images" and "hidden", or "error". Knows nothing of fallbacks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     logging.getLogger("pypdf").addHandler(logged)
     logging.getLogger("pypdf").propagate = False
     try:
-        document = _ENGINES[job["engine"]](job["path"], job["password"])
+        document = _ENGINES[job["engine"]](job["path"], job["password"], job.get("hidden", False))
     except Refused as refusal:
         yield {"refused": refusal.kind, "reason": refusal.reason}
         return
@@ -100,7 +100,8 @@ class Refused(Exception):
 class PdfiumDocument:
     """pdfium: fast, tolerant of broken structure, silent about broken streams."""
 
-    def __init__(self, path: str, password: str) -> None:
+    def __init__(self, path: str, password: str, hidden: bool) -> None:
+        self._hidden = hidden
         try:
             import pypdfium2
             import pypdfium2.raw as raw
@@ -121,18 +122,29 @@ class PdfiumDocument:
             try:
                 # lone surrogates are the normaliser's to see; the default drops them
                 text = textpage.get_text_range(errors="surrogatepass")
+                hidden = self._hidden_text(page, textpage)
             finally:
                 textpage.close()
             images = not text.strip() and any(True for _ in page.get_objects(filter=[self._image], max_depth=3))
-            return {"text": text, "images": images}
+            return {"text": text, "images": images, "hidden": hidden}
         finally:
             page.close()
+
+    def _hidden_text(self, page: Any, textpage: Any) -> list[tuple[str, str]]:
+        if not self._hidden:
+            return []
+        from hipcli.readers.pdf_hidden import hidden_text
+
+        try:
+            return hidden_text(page, textpage)
+        except Exception:  # a hint must not cost the text
+            return []
 
 
 class PypdfDocument:
     """pypdf: slower, pure Python; knows labels, and says what is damaged."""
 
-    def __init__(self, path: str, password: str) -> None:
+    def __init__(self, path: str, password: str, hidden: bool) -> None:
         import pypdf
 
         try:
