@@ -24,7 +24,7 @@ from hipcli.readers.url import fetch, is_url
 
 __all__ = ["FORMAT_NAMES", "read_document"]
 
-READERS_VERSION = 1  # raised when the same file would give other text
+READERS_VERSION = 2  # raised when the same file would give other text
 
 
 def read_document(
