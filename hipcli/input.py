@@ -34,6 +34,7 @@ def read(options: RunOptions, terminal: Terminal, hidden: bool = False) -> Docum
             pages=PageSelection.parse(options.pages) if options.pages else None,
             offline=options.offline or config.offline(),
             hidden=hidden,
+            loaders=config.loaders(),
             on_page=phase.to,
             stdin=sys.stdin.buffer if sys.stdin is not None else None,
         )
