@@ -31,10 +31,10 @@ class KVStore(ABC):
     more. Methods raise ValueError on a wrong shape or an impossible length, MemoryError where memory ends.
     """
 
-    in_place = False  # whether buffers() lie elsewhere than `shape.device`, which reads them from there
-
     def __init__(self, shape: StoreShape) -> None:
         self.shape = shape
+        # layers whose keys, and whose values, lie on `shape.device`
+        self.device_parts = shape.layers, shape.layers
         self._capacity = 0
         self._lengths = [0] * shape.layers
 
@@ -97,6 +97,20 @@ class KVStore(ABC):
     def device_bytes(self) -> int:
         """Bytes set aside on `shape.device`."""
         return self.allocated_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes set aside on the host beside a device."""
+        return self.allocated_bytes * (2 * self.shape.layers - sum(self.device_parts)) // (2 * self.shape.layers)
+
+    @property
+    def bus_bytes(self) -> int:
+        """Bytes copied between host and device so far."""
+        return 0
+
+    def far(self, layer: int) -> bool:
+        """Whether buffers() of a layer lie on the host, in part at least, and are read from there."""
+        return False
 
     @abstractmethod
     def check_integrity(self) -> None:

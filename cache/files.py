@@ -20,7 +20,7 @@ import xxhash
 from hipcli.cache.base import KVStore, StoreShape
 
 _BLOCK_BYTES = 4 << 20
-_FORMAT_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_FORMAT_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float8_e4m3fn: "F8_E4M3"}
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class PinnedSegment:
         self.tensor = torch.frombuffer(self._memory, dtype=dtype, count=count).view(shape)
         self._locked = False
         if lock and count:
+            # all cores touch the pages first: the system alone would, one by one, while it locks them
+            self.tensor.view(torch.uint8).zero_()
             self._lock(size)
 
     def _lock(self, size: int) -> None:

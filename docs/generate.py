@@ -130,7 +130,7 @@ def _needs(host: Any, gpu: Any, host_gb: int | None, gpu_gb: int | None, tokens:
     """Bytes on host and GPU of `tokens` tokens, with the shortest chunk of prefill."""
     from hipcli.engine import CHUNK_TOKENS
     from hipcli.kernels.presets import preset
-    from hipcli.memory import far_bytes, working_bytes
+    from hipcli.memory import resident_bytes, working_bytes
 
     model, plan = (host, preset("cpu")) if gpu_gb is None else (gpu, preset("default"))
     dense = min(8192, model.trained_window)
@@ -139,7 +139,7 @@ def _needs(host: Any, gpu: Any, host_gb: int | None, gpu_gb: int | None, tokens:
     kv = tokens * model.kv_bytes_per_token
     if gpu_gb is None:
         return here + kv + min(tokens, dense) * model.kv_bytes_per_token // 2, 0
-    return (0, here + kv) if host_gb is None else (kv, here + far_bytes(model, tokens, plan))
+    return (0, here + kv) if host_gb is None else (kv, here + resident_bytes(model.layers, tokens, model.kv_bytes_per_token, (0, 0), plan))
 
 
 PARTS = {**{name: table.as_markdown for name, table in TOPICS.items()}, "commands": commands, "sizing": sizing}

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hipcli import __version__
 from hipcli.check import Check, checked
-from hipcli.citations import Citation, cite
+from hipcli.citing import Citer, CiteOptions, draw_evidence, evidence_record, show_evidence
 from hipcli.console import AnswerWriter, Terminal, amount, duration, write_json
-from hipcli.document import Document
 from hipcli.errors import UsageError
 from hipcli.input import read
 from hipcli.inspection import check_complete, document_record
@@ -51,22 +51,23 @@ def split_arguments(
     return sources, question
 
 
-def ask(options: RunOptions, question: str, terminal: Terminal, check: bool = False) -> None:
+def ask(options: RunOptions, question: str, terminal: Terminal, check: bool = False, cite: CiteOptions = CiteOptions()) -> None:
     """Read, answer on stdout, name the pages on stderr; raises every HipError. check: hold attention against dense attention."""
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
     with open_reading(document, options, terminal, room_for([question])) as reading:
         reading.timing["read_seconds"] = read_seconds
+        citer, how = Citer(reading, cite), reading.ask if terminal.as_json else partial(stream_answer, reading)
+        (answer, evidence), found = checked(reading.engine, check, lambda: citer.cited(question, how))
         if terminal.as_json:
-            answer, found = checked(reading.engine, check, lambda: reading.ask(question))
-            write_json(answer_record(reading, question, answer, cite(answer.text, question, document), found))
+            write_json(answer_record(reading, question, answer, evidence_record(evidence, cite), found))
         else:
-            answer, found = checked(reading.engine, check, lambda: stream_answer(reading, question))
-            show_sources(cite(answer.text, question, document), document, terminal)
+            show_evidence(evidence, document, cite, terminal)
             if found:
                 found.say(terminal)
             show_numbers(reading, answer, terminal)
+        draw_evidence(evidence, question, document, cite)
     check_complete(document, options)
 
 
@@ -79,17 +80,6 @@ def stream_answer(reading: Reading, question: str) -> Answer:
     finally:
         writer.write("".join(held))
         writer.finish()
-
-
-def show_sources(citations: Sequence[Citation], document: Document, terminal: Terminal) -> None:
-    """The pages on which the answer's words stand."""
-    if not citations:
-        terminal.note("Sources: no page holds the answer's words verbatim")
-        return
-    terminal.note("\nSources" if terminal.is_terminal else "Sources")
-    for citation in citations:
-        name = f"{citation.source}, " if len(document.sources) > 1 else ""
-        terminal.note(f"  {name}{citation.place}: “{citation.quote}”")
 
 
 def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
@@ -110,9 +100,7 @@ def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
     terminal.note(", ".join(parts))
 
 
-def answer_record(
-    reading: Reading, question: str, answer: Answer, citations: Sequence[Citation], check: Check | None = None
-) -> dict[str, Any]:
+def answer_record(reading: Reading, question: str, answer: Answer, evidence: dict[str, Any], check: Check | None = None) -> dict[str, Any]:
     """The JSON object of one answer; the keys are stable within a schema_version, "check" is there when it was asked for."""
     timing = {name: round(value, 4) for name, value in reading.timing.items()}
     timing |= {"first_token_seconds": round(answer.wait_seconds, 4), "answer_seconds": round(answer.seconds, 4)}
@@ -123,7 +111,7 @@ def answer_record(
         "answer": answer.text,
         "finish_reason": answer.finish_reason,
         "answer_tokens": answer.tokens,
-        "citations": [citation_record(citation) for citation in citations],
+        **evidence,
         **run_record(reading),
         "timing": timing | memory_record(reading),
         **({"check": check.record} if check else {}),
@@ -133,11 +121,6 @@ def answer_record(
 def memory_record(reading: Reading) -> dict[str, int | None]:
     """Peak memory as JSON, as it was measured and as it was planned before the first chunk."""
     return {"peak_memory_bytes": peak_memory_bytes(), "planned_peak_bytes": reading.plan.planned_peak_bytes}
-
-
-def citation_record(citation: Citation) -> dict[str, Any]:
-    """One citation as JSON."""
-    return {name: getattr(citation, name) for name in ("source", "page", "label", "title", "quote", "start", "end")}
 
 
 def session_record(reading: Reading) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from hipcli.errors import UsageError
 from hipcli.fused import skip_empty_rotation
 from hipcli.kernels.backend import Backend
 from hipcli.kernels.backends import backend_class
+from hipcli.kernels.coding import Coding
 from hipcli.kernels.presets import preset
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan
@@ -43,8 +44,10 @@ def resolve_plan(settings: AttentionSettings, device: str) -> PrunePlan:
         raise UsageError(str(error)) from error
 
 
-def open_backend(settings: AttentionSettings, rope: Rope, trained_window: int, device: str) -> Backend:
-    """The one place where a backend is chosen."""
+def open_backend(
+    settings: AttentionSettings, rope: Rope, trained_window: int, device: str, codings: Sequence[Coding] | None = None
+) -> Backend:
+    """The one place where a backend is chosen. codings: of every layer's stored keys and values, None when they are not coded."""
     dense_below = settings.dense_below
     if dense_below is None:
         dense_below = min(DENSE_BELOW, trained_window)
@@ -53,7 +56,7 @@ def open_backend(settings: AttentionSettings, rope: Rope, trained_window: int, d
         name = "triton" if device.startswith("cuda") else "torch"
     if settings.mode == "dense":
         name = "dense"
-    return backend_class(name)(resolve_plan(settings, device), rope, dense_below)
+    return backend_class(name)(resolve_plan(settings, device), rope, dense_below, codings)
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,9 @@ class AttentionRuntime:
         if self.device_step is not None:
             step, (keys, values) = self.device_step, self.store.buffers(layer)
             stage, state = step.stages[layer], step.states[layer]
-            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense, self.store.in_place)
+            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense, self.store.far(layer))
         held = self.store.view(layer)[0].shape[1]
-        self.store.append(layer, self.backend.keys_to_store(k, held), v)
+        self.store.append(layer, *self.backend.to_store(layer, k, v, held))
         keys, values = self.store.view(layer)
         if self.decode_step is None:
             if self.watch is not None and self.question:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from hipcli import bench_plot, bench_report, config
 from hipcli.console import Terminal, write_json
 from hipcli.errors import DiskError, DoesNotFit, HipError, UsageError
+from hipcli.options import kv_settings
+from hipcli.settings import KvSettings
 
 if TYPE_CHECKING:
     from hipcli.bench_ceilings import Ceilings
@@ -55,7 +57,7 @@ class BenchOptions:
     device: str = "auto"
     dtype: str = "auto"
     preset: str = "auto"
-    kv: str = "auto"
+    kv: KvSettings = KvSettings()
     seconds: float = 300.0
     whole: bool = False
 
@@ -82,7 +84,8 @@ def run(
 ) -> None:
     """Measure each context and print its rows; `choices` are BenchOptions. Raises UsageError, ModelError, DiskError, DoesNotFit."""
     contexts = tuple(sorted({parse_context(text) for text in (context or DEFAULT_CONTEXTS)}))
-    options = BenchOptions(contexts, tuple(part) or PARTS, seconds=minutes * 60, **choices)
+    placing = kv_settings(*(choices.pop(name) for name in ("kv", "kv_dtype", "gpu_memory", "host_memory")))
+    options = BenchOptions(contexts, tuple(part) or PARTS, seconds=minutes * 60, kv=placing, **choices)
     deadline = time.monotonic() + options.seconds
     if plot is not None:
         bench_plot.require_plot(Path(plot))

@@ -30,11 +30,12 @@ CHUNK_REPEATS = 5
 
 @dataclass
 class Copy:
-    """Keys and values [KV, T, D] of one layer, and what its decoding keeps."""
+    """Keys and values [KV, T, D] of one layer, whether they lie on the host in part at least, and what its decoding keeps."""
 
     keys: torch.Tensor
     values: torch.Tensor
     state: Any = None
+    far: bool = False
 
 
 @torch.inference_mode()
@@ -113,7 +114,7 @@ def decode_cases(backend: Backend, model: LoadedModel, layer: int, copies: list[
 
     def step(from_stage: int | None) -> None:
         for copy in copies:
-            backend.decode_at(layer, q, new_k, new_v, copy.keys, copy.values, copy.state, from_stage, position)
+            backend.decode_at(layer, q, new_k, new_v, copy.keys, copy.values, copy.state, from_stage, position, far=copy.far)
 
     step(0)
     cases = {stage: graph_ms(partial(step, stage), GRAPH_REPLAYS) / len(copies) for stage in steps}

@@ -23,7 +23,7 @@ from hipcli.devices import settle
 from hipcli.engine import Engine
 from hipcli.model import LoadedModel
 from hipcli.placement import does_not_fit, keys_read
-from hipcli.settings import AttentionSettings
+from hipcli.settings import AttentionSettings, KvSettings
 
 ROOM_TOKENS = 256  # question and answer of the decode measurement
 FILL_TOKENS = 1 << 16  # noise made at a time
@@ -42,7 +42,9 @@ class Limits:
         return max(0.0, self.deadline - time.monotonic())
 
 
-def model_row(model: LoadedModel, context: int, mode: str, preset: str, kv: str, limits: Limits, ceilings: Ceilings) -> dict[str, Any]:
+def model_row(
+    model: LoadedModel, context: int, mode: str, preset: str, kv: KvSettings, limits: Limits, ceilings: Ceilings
+) -> dict[str, Any]:
     """Measure one mode at one context. Raises DoesNotFit or NoTimeLeft before it starts, naming the need."""
     chunk = DENSE_CHUNK_TOKENS if mode == "dense" and is_cuda(model.device) else None
     engine = Engine(model, AttentionSettings(mode=mode, preset=preset), chunk_tokens=chunk, kv=kv)
@@ -54,7 +56,8 @@ def model_row(model: LoadedModel, context: int, mode: str, preset: str, kv: str,
     try:
         watch = MemoryWatch(model.device)
         row: dict[str, Any] = {"row": "model", "context": context, "mode": mode, "model": model.name, "dtype": model.dtype_name}
-        row |= {"kv": "host" if plan.on_host else "device"}
+        row |= {"kv": "host" if plan.on_host else "device", "kv_dtype": str(engine.store.shape.dtype).removeprefix("torch.")}
+        row |= {"device_key_layers": plan.device_parts[0], "device_value_layers": plan.device_parts[1]}
         if mode == "dense" and is_cuda(model.device):
             row |= use_fastest_dense(engine, context)
         warm_up(engine, context)
@@ -215,11 +218,11 @@ def chunk_at(engine: Engine, place: int, context: int) -> float:
 
 def fill(engine: Engine, tokens: int) -> None:
     """Make the store hold `tokens` tokens, new ones being noise."""
-    shape = engine.model.store_shape
+    shape, dtype = engine.store.shape, engine.model.dtype
     if tokens <= engine.store.length:
         engine._cut(tokens)
     while (missing := min(FILL_TOKENS, tokens - engine.store.length)) > 0:
-        noise = torch.randn(shape.kv_heads, missing, shape.head_dim, dtype=shape.dtype, device=shape.device)
+        noise = torch.randn(shape.kv_heads, missing, shape.head_dim, dtype=dtype, device=shape.device).to(shape.dtype)
         for layer in range(shape.layers):
             engine.store.append(layer, noise, noise)
 

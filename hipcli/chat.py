@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hipcli.ask import answer_record, show_sources
+from hipcli.ask import answer_record
 from hipcli.chat_input import open_input
-from hipcli.citations import Citation, cite
+from hipcli.citations import Citation
+from hipcli.citing import CiteOptions, evidence_record, show_sources
 from hipcli.console import AnswerWriter, Terminal, write_json, write_stdout
 from hipcli.errors import DoesNotFit, UsageError
+from hipcli.evidence import Evidence, gather
 from hipcli.input import read
 from hipcli.inspection import check_complete
 from hipcli.options import RunOptions
@@ -38,8 +40,12 @@ class Turn:
 
     question: str
     answer: Answer
-    citations: tuple[Citation, ...]
+    evidence: Evidence
     stopped: bool
+
+    @property
+    def citations(self) -> tuple[Citation, ...]:
+        return self.evidence.citations
 
 
 def chat(options: RunOptions, terminal: Terminal) -> None:
@@ -118,8 +124,8 @@ class Conversation:
             finally:
                 writer.finish()
         self._written = True
-        citations = tuple(cite(answer.text, question, reading.document))
-        self.turns.append(Turn(question, answer, citations, stop.wanted))
+        # by words alone: what was said before would be traced too
+        self.turns.append(Turn(question, answer, gather(answer.text, question, reading.document), stop.wanted))
         self._tell(self.turns[-1])
 
     def _make_room(self, suffix_tokens: int) -> None:
@@ -131,7 +137,7 @@ class Conversation:
     def _tell(self, turn: Turn) -> None:
         """What belongs to an answer beside its words."""
         if self.terminal.as_json:
-            record = answer_record(self.reading, turn.question, turn.answer, turn.citations)
+            record = answer_record(self.reading, turn.question, turn.answer, evidence_record(turn.evidence, CiteOptions()))
             held = self.reading.engine.cached_len - self._document_tokens
             write_json(record | {"turn": len(self.turns), "conversation_tokens": held})
             return
@@ -146,7 +152,7 @@ class Conversation:
         if not self.turns:
             self.terminal.note("nothing was asked yet")
         else:
-            show_sources(self.turns[-1].citations, self.reading.document, self.terminal)
+            show_sources(self.turns[-1].evidence, self.reading.document, self.terminal)
 
     def _reset(self) -> None:
         self.reading.engine.rewind(self._document_tokens)

@@ -143,11 +143,9 @@ def checked(engine: Engine, wanted: bool, answer: Callable[[], Result]) -> tuple
         return answer(), None
     from hipcli.meter import Meter
 
-    engine.watch = meter = Meter(engine.runtime)
-    try:
+    meter = Meter(engine.runtime)
+    with engine.watching(meter):
         return answer(), Check.of(meter, engine.model.trained_window)
-    finally:
-        engine.watch = None
 
 
 def _mean(shares) -> float:

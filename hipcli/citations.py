@@ -19,7 +19,7 @@ from hipcli.words import CJK, WORD, substance, words_of
 
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|[。！？]|\n\s*\n")
 _ANSWER_SENTENCE = re.compile(r"(?<=[.!?])\s+|[。！？]|\n")
-_MAX_CITATIONS = 3
+MAX_CITATIONS = 3
 _MAX_CANDIDATES = 40
 _MAX_QUOTE_CHARS = 240
 _MAX_ANSWER_WORDS = 1500
@@ -54,7 +54,9 @@ class Citation:
 
 
 @dataclass(frozen=True)
-class _Match:
+class Match:
+    """What a page (an index into Document.pages) shares with an answer: a score, and its heaviest run of words [start, end)."""
+
     index: int
     score: float
     start: int
@@ -63,12 +65,17 @@ class _Match:
 
 def cite(answer: str, question: str, document: Document) -> list[Citation]:
     """Up to three pages that hold the answer's words, best first; empty when none does."""
+    matches = match_pages(answer, question, document)
+    best = matches[0].score if matches else 0.0
+    return [make_citation(document, match.index, match.start, match.end) for match in matches[:MAX_CITATIONS] if match.score >= 0.5 * best]
+
+
+def match_pages(answer: str, question: str, document: Document) -> list[Match]:
+    """The pages that share telling words with an answer, best first."""
     words = [word for sentence in _ANSWER_SENTENCE.split(answer.strip()) for word in (*words_of(sentence), _BREAK)][:_MAX_ANSWER_WORDS]
     weights, echoes, candidates = _weigh(set(words), set(words_of(question)), document)
     matches = [match for index in candidates if (match := _match(index, document.pages[index], words, weights, echoes))]
-    matches.sort(key=lambda match: (-match.score, match.index))
-    best = matches[0].score if matches else 0.0
-    return [_citation(match, document) for match in matches[:_MAX_CITATIONS] if match.score >= 0.5 * best]
+    return sorted(matches, key=lambda match: (-match.score, match.index))
 
 
 def _weigh(answer: set[str], question: set[str], document: Document) -> tuple[dict[str, float], dict[str, float], list[int]]:
@@ -83,7 +90,7 @@ def _weigh(answer: set[str], question: set[str], document: Document) -> tuple[di
     return weights, echoes, ranked[:_MAX_CANDIDATES]
 
 
-def _match(index: int, page: Page, words: Sequence[str], weights: dict[str, float], echoes: dict[str, float]) -> _Match | None:
+def _match(index: int, page: Page, words: Sequence[str], weights: dict[str, float], echoes: dict[str, float]) -> Match | None:
     """The page's score and its heaviest run of words shared with the answer."""
     spans = [(found.group(), found.start(), found.end()) for found in WORD.finditer(page.text)]
     spans = [(word.casefold(), start, end) for word, start, end in spans]
@@ -101,7 +108,7 @@ def _match(index: int, page: Page, words: Sequence[str], weights: dict[str, floa
     score = sum(weights.get(word, 0.0) * _lift(length) * fade for word, length, fade in zip(words, longest, fades) if length)
     here = {word for word, _, _ in spans}
     score += 0.15 * sum(weight for word, weight in echoes.items() if word in here)
-    return _Match(index, score, spans[best_run[0]][1], spans[best_run[1]][2])
+    return Match(index, score, spans[best_run[0]][1], spans[best_run[1]][2])
 
 
 def _runs(spans: Sequence[tuple[str, int, int]], words: Sequence[str]):
@@ -132,11 +139,22 @@ def _tells(run: Sequence[str], weights: dict[str, float]) -> bool:
     return heaviest >= 0.6 and any(len(word) >= 4 or word[0].isdigit() or re.match(f"[{CJK}]", word) for word in run)
 
 
-def _citation(match: _Match, document: Document) -> Citation:
-    page = document.pages[match.index]
-    start, end = _sentence(page.text, match.start, match.end)
+def make_citation(document: Document, index: int, start: int, end: int) -> Citation:
+    """The sentence around [start, end) of a page, cut out of its text."""
+    page = document.pages[index]
+    start, end = _sentence(page.text, start, end)
     quote = " ".join(page.text[start:end].split())
     return Citation(document.sources[page.source].name, page.number, page.label, quote, start, end, page.title)
+
+
+def sentences_of(text: str) -> list[int]:
+    """The first character of each of a page's sentences, white space left out."""
+    starts = [0, *(found.end() for found in _SENTENCE_END.finditer(text))]
+    return [
+        start + len(text[start:stop]) - len(text[start:stop].lstrip())
+        for start, stop in zip(starts, [*starts[1:], len(text)])
+        if text[start:stop].strip()
+    ]
 
 
 def _sentence(text: str, start: int, end: int) -> tuple[int, int]:

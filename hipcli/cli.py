@@ -63,16 +63,18 @@ ASKED = {
     "questions": (option_types.Questions, None),
     "out": (option_types.Out, None),
 }
+CITING = {"cite": (option_types.Cite, "auto"), "map": (option_types.Map, False), "map_file": (option_types.MapFile, None)}
 
 
 @app.command("ask", epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"')
-@takes(ASKED, FILES, RUN, {"no_stream": (option_types.NoStream, False), "check": (option_types.Check, False)})
+@takes(ASKED, FILES, RUN, CITING, {"no_stream": (option_types.NoStream, False), "check": (option_types.Check, False)})
 def _ask(given: dict[str, Any]) -> Work:
     """Answer a question about documents, naming the pages."""
 
     def work() -> None:
         from hipcli import ask
         from hipcli import questions as many
+        from hipcli.citing import CiteOptions
         from hipcli.options import RunOptions
 
         questions, out, check = given["questions"], given["out"], given["check"]
@@ -80,10 +82,11 @@ def _ask(given: dict[str, Any]) -> Work:
             raise UsageError("--out keeps the answers of --questions", "redirect a single answer: hip ask … > FILE")
         sources, asked = ask.split_arguments(given["arguments"] or [], given["file"] or [], given["question"], questions)
         options, terminal = RunOptions.chosen(sources, given, stream=not given["no_stream"]), _terminal(given)
+        cite = CiteOptions(given["cite"], given["map"], given["map_file"])
         if questions is not None:
-            many.ask_all(options, many.load_questions(questions), terminal, check, out)
+            many.ask_all(options, many.load_questions(questions), terminal, check, out, cite)
         else:
-            ask.ask(options, asked, terminal, check)
+            ask.ask(options, asked, terminal, check, cite)
 
     return work
 

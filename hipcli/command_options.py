@@ -28,7 +28,12 @@ READING: Group = {
 }
 MODEL: Group = {"model": (option_types.Model, None)}
 MACHINE: Group = {"device": (option_types.Device, default("device")), "dtype": (option_types.Dtype, default("dtype"))}
-PLACE: Group = {"kv": (option_types.Kv, default("kv"))}
+PLACE: Group = {
+    "kv": (option_types.Kv, default("kv")),
+    "kv_dtype": (option_types.KvDtype, "auto"),
+    "gpu_memory": (option_types.GpuMemory, None),
+    "host_memory": (option_types.HostMemory, None),
+}
 SAMPLING: Group = {
     "max_tokens": (option_types.MaxTokens, default("max_tokens")),
     "temperature": (option_types.Temperature, default("temperature")),

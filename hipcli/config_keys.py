@@ -64,11 +64,11 @@ class Setting:
 
 
 def parse_size(text: str, name: str) -> int:
-    """Bytes of "20GB", "512 MB" or "1000"; units of 1000. Raises UsageError that says `name`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?", text.strip().upper())
+    """Bytes of "20GB", "512 MB", "1000" or "24GiB"; units of 1000, of 1024 where an i says so. Raises UsageError that says `name`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", text.strip().upper())
     if not match:
         raise UsageError(f"{name} must be a size like 20GB or 500MB, got {text!r}")
-    return int(float(match[1]) * 1000 ** " KMGT".index(match[2] or " "))
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2] or " "))
 
 
 def parse_age(text: str, name: str) -> float:

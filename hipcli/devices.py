@@ -72,6 +72,16 @@ def nothing_beside() -> Iterator[None]:
         yield
 
 
+def keep_within(device: str, most: int | None) -> None:
+    """Let torch take no more than `most` bytes of the GPU. Raises UsageError where there is none."""
+    if most is None:
+        return
+    if device == "cpu":
+        raise UsageError("--gpu-memory needs a GPU, and this run computes on the CPU", "limit it by --host-memory")
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, most / total))
+
+
 def settle(device: str) -> None:
     """Wait until a device has done what it was given."""
     if device == "cuda":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -15,11 +16,12 @@ from hipcli.attention import AttentionRuntime, Watch, bind, open_backend, preset
 from hipcli.decoding import make_decoder
 from hipcli.devices import empty_cache, settle
 from hipcli.errors import DoesNotFit
+from hipcli.kv_codes import store_format
 from hipcli.memory import MemoryPlan, give_back_free_memory, ran_out_of_memory
 from hipcli.model import LoadedModel, positions
-from hipcli.placement import WAYS_OUT, does_not_fit, first_store, placed, plan_run
+from hipcli.placement import WAYS_OUT, does_not_fit, first_parts, open_store, placed, plan_run
 from hipcli.sampling import Sampler, Sampling
-from hipcli.settings import AttentionSettings
+from hipcli.settings import AttentionSettings, KvSettings
 
 CHUNK_TOKENS = 1024  # a multiple of every preset's block length, as all chunk lengths are
 GPU_CHUNK_TOKENS = (32768, 16384, 8192, 4096, 2048, CHUNK_TOKENS)  # longer ones keep a GPU busier and need more memory
@@ -31,8 +33,8 @@ class Engine:
 
     finish_reason: of the last answer, "stop" or "length". chunk_tokens: length of a prefill's chunks, a multiple of 64;
     `prefill` chooses it from the memory that is free unless it was given. on_notice: gets what a user should know.
-    prefilled_tokens: run through the model by prefills so far. kv: where a GPU's keys and values lie: "gpu", "host", or
-    "auto", the host when they exceed the GPU. watch: is shown the queries and keys of every layer while a question is read
+    prefilled_tokens: run through the model by prefills so far. kv: where keys and values lie and in how many bits. watch: is shown
+    the queries and keys of every layer while a question is read
     (attention.AttentionRuntime), never of the prefix.
     """
 
@@ -42,14 +44,15 @@ class Engine:
         settings: AttentionSettings,
         *,
         chunk_tokens: int | None = None,
-        kv: str = "auto",
+        kv: KvSettings = KvSettings(),
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         if chunk_tokens is not None and (chunk_tokens < LEAST_CHUNK_TOKENS or chunk_tokens % LEAST_CHUNK_TOKENS):
             raise ValueError(f"chunk_tokens must be a positive multiple of {LEAST_CHUNK_TOKENS}, got {chunk_tokens}")
         self.model, self.settings, self._on_notice = model, settings, on_notice
-        backend = open_backend(settings, model.rope, model.trained_window, model.device)
-        self.store, self._kv = first_store(model, kv), kv
+        dtype, codings = store_format(model, settings, kv)
+        backend = open_backend(settings, model.rope, model.trained_window, model.device, codings)
+        self.store, self._kv = open_store(replace(model.store_shape, dtype=dtype), first_parts(model, kv.place)), kv
         self.runtime = AttentionRuntime(backend, self.store)
         self.decoder = make_decoder(model, self.runtime)
         # torch's own operations hold a whole chunk's scores: only the kernels and dense attention gain by longer ones
@@ -101,12 +104,14 @@ class Engine:
         if not plan.fits:
             raise does_not_fit(plan)
         self.chunk_tokens = plan.chunk_tokens
-        if plan.on_host != self.store.in_place:
+        if plan.device_parts != self.store.device_parts:
             self.decoder.close()
             self.store = self.runtime.store = placed(self.store, plan)
         try:
             self.store.reserve(plan.tokens)
         except MemoryError as error:
+            if plan.fits and "locked" in str(error):
+                raise DoesNotFit(str(error), WAYS_OUT) from error
             raise does_not_fit(plan) from error
 
     def continue_chunks(self, length: int) -> None:
@@ -247,6 +252,22 @@ class Engine:
             yield
         finally:
             self.runtime.question, self.runtime.watch = False, None
+
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[None]:
+        """Let `watch` be shown questions meanwhile, beside what is shown them already."""
+        before = self.watch
+
+        def both(layer: int, q: torch.Tensor, keys: torch.Tensor) -> None:
+            if before is not None:
+                before(layer, q, keys)
+            watch(layer, q, keys)
+
+        self.watch = both
+        try:
+            yield
+        finally:
+            self.watch = before
 
     def peek(self, suffix: Sequence[int]) -> torch.Tensor:
         """Hidden state of each of suffix behind the prefix, [n, hidden]; the prefix stays as it was."""

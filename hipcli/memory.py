@@ -28,8 +28,8 @@ class MemoryPlan:
     kv_bytes: of all keys and values. working_bytes: beside them, at the worst moment. peak_bytes: what the device must
     still find. available_bytes: free there before any of it. used_bytes: what this process has taken already (on a
     GPU its tensors), past_peak_bytes the most it ever had, which is while weights are loaded. seconds: estimated time of
-    the prefill. host_bytes: what a GPU's keys and values must still find on the host, None where they lie on the device;
-    host_available_bytes: free there.
+    the prefill. device_parts: layers whose keys, and whose values, lie on the device. host_bytes: what a GPU's keys and values
+    must still find on the host, None where all lie on the device; host_available_bytes: free there.
     """
 
     tokens: int
@@ -42,6 +42,7 @@ class MemoryPlan:
     used_bytes: int
     past_peak_bytes: int
     seconds: float
+    device_parts: tuple[int, int]
     host_bytes: int | None = None
     host_available_bytes: int = 0
 
@@ -51,7 +52,7 @@ class MemoryPlan:
 
     @property
     def on_host(self) -> bool:
-        """Whether keys and values lie on the host though a GPU computes."""
+        """Whether keys and values lie on the host, in part at least, though a GPU computes."""
         return self.host_bytes is not None
 
     @property
@@ -65,25 +66,28 @@ def plan_memory(
     tokens: int,
     *,
     prune: PrunePlan | None,
+    token_bytes: int,
+    device_parts: tuple[int, int],
+    free: int,
+    host_free: int,
     held_bytes: int,
+    host_held_bytes: int,
     rotated_tokens: int,
     dense_tokens: int,
     keys_read: float,
     rate: float,
     chunk_lengths: Sequence[int],
-    host_held_bytes: int | None = None,
 ) -> MemoryPlan:
     """Plan for `tokens` tokens in all, with the longest chunk that fits beside their keys and values, else the shortest.
 
-    prune: None for dense attention. held_bytes: already allocated for K and V on the device. host_held_bytes: on the host,
-    where K and V are to lie; None for the device. rotated_tokens: tokens of which every
-    layer keeps a second, rotated key. dense_tokens: that sparse attention treats as dense. keys_read: mean number of keys a query reads. rate: flop/s of a product.
+    prune: None for dense attention. token_bytes: of K and V of one token in all layers. device_parts: layers whose keys, and
+    whose values, are to lie on the device. free, host_free: what may still be taken there and on the host; held_bytes,
+    host_held_bytes: already allocated for K and V. rotated_tokens: tokens of which every layer keeps a second, rotated key. dense_tokens: that sparse attention treats as dense. keys_read: mean number of keys a query reads. rate: flop/s of a product.
     chunk_lengths: descending; none longer than it takes to hold all tokens is chosen.
     """
-    kv_bytes, free = tokens * model.kv_bytes_per_token, free_bytes(model.device)
-    on_host = host_held_bytes is not None
-    resident = far_bytes(model, tokens, prune) if on_host else kv_bytes
-    rotated = rotated_tokens * model.kv_bytes_per_token // 2
+    kv_bytes, parts = tokens * token_bytes, sum(device_parts)
+    resident = resident_bytes(model.layers, tokens, token_bytes, device_parts, prune)
+    rotated = rotated_tokens * token_bytes // 2
     useful = [length for length, shorter in zip(chunk_lengths, [*chunk_lengths[1:], 0]) if shorter < tokens] or chunk_lengths[-1:]
     for chunk in useful:
         working = rotated + working_bytes(model, chunk, tokens, prune, dense_tokens)
@@ -92,8 +96,9 @@ def plan_memory(
             break
     seconds = prefill_seconds(model, tokens, keys_read, rate)
     used, past = used_bytes(model.device), peak_memory_bytes() or 0
-    host = (kv_bytes - host_held_bytes, available_bytes()) if on_host else (None, 0)
-    return MemoryPlan(tokens, chunk, model.device, kv_bytes, working, peak, free, used, past, seconds, *host)
+    on_host = kv_bytes - kv_bytes * parts // (2 * model.layers)
+    host = (on_host - host_held_bytes, host_free) if parts < 2 * model.layers else (None, 0)
+    return MemoryPlan(tokens, chunk, model.device, kv_bytes, working, peak, free, used, past, seconds, device_parts, *host)
 
 
 def prefill_seconds(model: LoadedModel, tokens: int, keys_read: float, rate: float) -> float:
@@ -104,13 +109,22 @@ def prefill_seconds(model: LoadedModel, tokens: int, keys_read: float, rate: flo
     return tokens * (linear + (3 if model.device == "cpu" else 6) * attention) / rate
 
 
-def far_bytes(model: LoadedModel, tokens: int, prune: PrunePlan | None) -> int:
-    """What a GPU holds of keys and values that lie on the host: staging buffers of two layers, and every layer's bank."""
-    staged = 2 * tokens * model.kv_bytes_per_token // model.layers
-    if prune is None:
-        return staged
+def resident_bytes(layers: int, tokens: int, token_bytes: int, device_parts: tuple[int, int], prune: PrunePlan | None) -> int:
+    """What a device holds of keys and values: its layers, and for those on the host two staging buffers and the layers' banks."""
+    part = tokens * token_bytes // (2 * layers)
+    total = sum(device_parts) * part + sum(2 * part for own in device_parts if own < layers)
+    if prune is None or min(device_parts) == layers:
+        return total
     rows = prune.sink_tokens + prune.special_keep_tokens + prune.window_tokens + prune.stages[0].refresh
-    return staged + rows * model.kv_bytes_per_token
+    return total + rows * token_bytes
+
+
+def most_device_parts(plan: MemoryPlan, layers: int, token_bytes: int, prune: PrunePlan | None) -> tuple[int, int]:
+    """As many layers on the device as fit beside a plan that has none there: keys first, which a refresh reads whole."""
+    ladder = [(layers, values) for values in range(layers - 1, -1, -1)] + [(keys, 0) for keys in range(layers - 1, -1, -1)]
+    bare = resident_bytes(layers, plan.tokens, token_bytes, (0, 0), prune)
+    room = plan.available_bytes - plan.peak_bytes + bare
+    return next(parts for parts in ladder if resident_bytes(layers, plan.tokens, token_bytes, parts, prune) <= room)
 
 
 def working_bytes(model: LoadedModel, chunk_tokens: int, tokens: int, prune: PrunePlan | None, dense_tokens: int = 0) -> int:
@@ -149,13 +163,18 @@ def scan_bytes(model: LoadedModel, rows: int, tokens: int, prune: PrunePlan) -> 
     return min(scores, SCAN_BYTES) + 4 * model.kv_heads * blocks * kept
 
 
-def free_bytes(device: str) -> int:
-    """Memory of a device that tensors can still take; on a GPU with what torch's allocator holds unused."""
-    if device == "cpu":
-        return available_bytes()
-    import torch
+def free_bytes(device: str, most: int | None = None) -> int:
+    """Memory of a device that tensors can still take; on a GPU with what torch's allocator holds unused.
 
-    return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    most: bytes that this process may take in all, None for no such limit.
+    """
+    if device == "cpu":
+        free = available_bytes()
+    else:
+        import torch
+
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free if most is None else max(0, min(free, most - used_bytes(device)))
 
 
 def used_bytes(device: str) -> int:

@@ -48,7 +48,7 @@ class Meter:
         self.seconds, self.tokens = 0.0, 0
 
     def __call__(self, layer: int, q: torch.Tensor, keys: torch.Tensor) -> None:
-        """q: [H, n, D], the last n positions of keys [KV, T, D], both un-rotated."""
+        """q: [H, n, D], the last n positions of keys [KV, T, D] as stored, both un-rotated."""
         if layer not in self._layers or self._backend.name == "dense":
             return
         start, stop, plan = keys.shape[1] - q.shape[1], keys.shape[1], self._backend.plan
@@ -57,19 +57,20 @@ class Meter:
             return
         settle(q.device.type)
         began, rows = time.monotonic(), sampled_rows(edge, stop)
+        numbers = self._backend.keys_from_store(layer, keys, 0, q.dtype)
         for run in split_blocks(edge, stop, plan.block_len):
             for first in range(run.first, run.stop, run.rows):
                 at = rows[(rows >= first) & (rows < first + run.rows)]
                 if at.numel():
                     block = q[:, first - start : first - start + run.rows]
-                    self._blocks[layer, first] = self._measure(layer, block, keys, first, at)
+                    self._blocks[layer, first] = self._measure(layer, block, keys, numbers, first, at)
         self.seconds, self.tokens = self.seconds + time.monotonic() - began, stop
 
-    def _measure(self, layer: int, block: torch.Tensor, keys: torch.Tensor, first: int, at: torch.Tensor) -> Coverage:
-        """Coverage of the rows at positions `at` of one block, on the CPU."""
+    def _measure(self, layer: int, block, keys, numbers, first: int, at: torch.Tensor) -> Coverage:
+        """Coverage of the rows at positions `at` of one block, on the CPU. keys: as stored; numbers: what they stand for."""
         plan, at = self._backend.plan, at.to(block.device)
         kept = self._backend.kept_keys(layer, block, keys, first)
-        found = measure(block[:, at - first], keys, at, kept, plan.sink_tokens, first - plan.window_tokens + 1, self._backend.rope)
+        found = measure(block[:, at - first], numbers, at, kept, plan.sink_tokens, first - plan.window_tokens + 1, self._backend.rope)
         return Coverage(*(getattr(found, field.name).cpu() for field in fields(found)))
 
     def layers(self) -> dict[int, Coverage]:

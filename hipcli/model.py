@@ -48,6 +48,7 @@ class LoadedModel:
 
     @property
     def store_shape(self) -> StoreShape:
+        """Of a store that keeps numbers as the model makes them."""
         return StoreShape(self.layers, self.kv_heads, self.head_dim, self.dtype, self.device)
 
     @property

@@ -53,8 +53,13 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option("--device", help
 Dtype = Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option("--dtype", help="Number format of the model.")]
 Kv = Annotated[
     Literal["auto", "gpu", "host"],
-    typer.Option("--kv", help="Where a GPU keeps keys and values; auto takes the host when they are too many."),
+    typer.Option("--kv", help="Where a GPU keeps keys and values; auto puts on the host what does not fit."),
 ]
+KvDtype = Annotated[
+    Literal["auto", "bf16", "fp8"], typer.Option("--kv-dtype", help="Format of keys and values; fp8 halves them, on a GPU.")
+]
+GpuMemory = Annotated[Optional[str], _option("--gpu-memory", metavar="SIZE", help="Take no more of the GPU than this: 24GiB.")]
+HostMemory = Annotated[Optional[str], _option("--host-memory", metavar="SIZE", help="Take no more of the host than this: 64GiB.")]
 Backend = Annotated[Literal["auto", "torch", "triton", "reference"], typer.Option("--backend", help="Implementation of the attention.")]
 Encoding = Annotated[Optional[str], _option("--encoding", metavar="NAME", help="Encoding of text files; detected otherwise.")]
 # as in readers/formats.py, which help must not load; a test holds them equal
@@ -71,6 +76,9 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell more on the
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
 Check = Annotated[bool, typer.Option("--check", help="Tell how far sparse attention agreed with dense attention.")]
 Warnings = Annotated[bool, typer.Option("--warnings", help="List passages that seem written for a model, with their pages.")]
+Cite = Annotated[Literal["auto", "off", "json"], typer.Option("--cite", help="Name the pages: as text, not at all, or as JSON on stderr.")]
+Map = Annotated[bool, typer.Option("--map", help="Show over the whole document where the question looked.")]
+MapFile = Annotated[Optional[str], _option("--map-file", metavar="FILE", help="Draw the map: .svg or .html.")]
 NoMarks = Annotated[bool, typer.Option("--no-marks", help="Leave out the lines that name the pages.")]
 Minutes = Annotated[float, typer.Option("--minutes", metavar="X", help="Time to spend at most.")]
 Whole = Annotated[bool, typer.Option("--whole", help="Prefill whole contexts, however long, instead of sampling chunks.")]

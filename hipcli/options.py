@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from hipcli.config_keys import parse_size
 from hipcli.errors import UsageError
 from hipcli.page_selection import PageSelection
-from hipcli.settings import DEVICES, DTYPES, PLACES
+from hipcli.settings import DEVICES, DTYPES, PLACES, KvSettings
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class RunOptions:
 
     model: None means HIP_MODEL or the default. dense_below: tokens, None means the model's own limit. device: "auto" is
     a GPU where there is one. dtype: "auto" is what the device multiplies fastest. session: the user's name for what is kept.
+    gpu_memory, host_memory: sizes, the most that may be taken of either.
     """
 
     sources: tuple[str, ...]
@@ -41,6 +43,9 @@ class RunOptions:
     stream: bool = True
     offline: bool = False
     kv: str = "auto"
+    kv_dtype: str = "auto"
+    gpu_memory: str | None = None
+    host_memory: str | None = None
     session: str | None = None
     no_session: bool = False
 
@@ -49,6 +54,11 @@ class RunOptions:
         """The options among a command's parameters."""
         known = {item.name for item in fields(cls)} - {"sources"}
         return cls(tuple(sources), **{name: value for name, value in given.items() if name in known}, **more)
+
+    @property
+    def kv_settings(self) -> KvSettings:
+        """How keys and values are kept."""
+        return kv_settings(self.kv, self.kv_dtype, self.gpu_memory, self.host_memory)
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -66,7 +76,15 @@ class RunOptions:
             raise UsageError("give either --session or --no-session, not both")
         for name, allowed in (("device", DEVICES), ("dtype", DTYPES), ("kv", PLACES)):
             _require(getattr(self, name) in allowed, f"--{name}", f"one of {', '.join(allowed)}", getattr(self, name))
+        self.kv_settings  # refuses what is no size
         _require(self.dense_below is None or self.dense_below >= 0, "--dense-below", "0 or more", self.dense_below)
+
+
+def kv_settings(kv: str, kv_dtype: str, gpu_memory: str | None, host_memory: str | None) -> KvSettings:
+    """How keys and values are kept, from what a command line says. Raises UsageError."""
+    sizes = {"--gpu-memory": gpu_memory, "--host-memory": host_memory}
+    limits = [None if text is None else parse_size(text, name) for name, text in sizes.items()]
+    return KvSettings(kv, kv_dtype, *limits)
 
 
 def _require(holds: bool, name: str, wanted: str, got: object) -> None:

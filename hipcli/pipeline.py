@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     Room = Callable[[PromptParts, EncodedDocument], int]
 
+IDLE_QUESTION = "N/A"  # about nothing: what it draws from a document every question draws
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -114,8 +116,8 @@ def as_question(text: str) -> str:
 
 
 def room_for(questions: Sequence[str]) -> Room:
-    """Room for the longest of these questions."""
-    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in questions)
+    """Room for the longest of these questions and the idle one."""
+    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in (*questions, IDLE_QUESTION))
 
 
 def attention_settings(options: RunOptions):
@@ -162,19 +164,20 @@ def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> I
     """Load the model and give it an engine, closed in the end; raises ModelError, DoesNotFit, UsageError."""
     settings = attention_settings(options)
     with terminal.phase(f"loading {files.name}"):
-        from hipcli.devices import untested
+        from hipcli.devices import keep_within, untested
         from hipcli.dtype_probe import settled_dtype
         from hipcli.engine import Engine
         from hipcli.model import load_model
 
         device = run_device(options)
+        keep_within(device, options.kv_settings.gpu_bytes)
         if notice := untested(device):
             terminal.warn(notice)
         if device == "cpu" and options.dtype == "float16":
             terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
         dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
         model = load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
-        engine = Engine(model, settings, kv=options.kv, on_notice=terminal.warn)
+        engine = Engine(model, settings, kv=options.kv_settings, on_notice=terminal.warn)
     try:
         yield model, engine
     finally:
@@ -216,7 +219,11 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
 
 def plan_line(plan: MemoryPlan) -> str:
     """A plan in words."""
-    where = f" on the host, of {amount(plan.host_available_bytes, 'bytes')} there" if plan.on_host else ""
+    where = ""
+    if plan.on_host:
+        keys, values = plan.device_parts
+        where = f" ({amount(plan.host_bytes or 0, 'bytes')} on the host, of {amount(plan.host_available_bytes, 'bytes')} there; "
+        where += f"on the GPU keys of {keys} layers and values of {values})"
     return (
         f"KV {amount(plan.kv_bytes, 'bytes')}{where}, peak {amount(plan.peak_bytes, 'bytes')} of {amount(plan.available_bytes, 'bytes')}, "
         f"chunks of {plan.chunk_tokens:,}, about {duration(plan.seconds)}"

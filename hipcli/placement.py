@@ -8,54 +8,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hipcli.attention import AttentionRuntime
-from hipcli.cache.base import KVStore
+from hipcli.cache.base import KVStore, StoreShape
 from hipcli.cache.host import HostStore
 from hipcli.cache.resident import ResidentStore
 from hipcli.dtype_probe import matmul_rate
 from hipcli.errors import DoesNotFit
-from hipcli.memory import MemoryPlan, plan_memory
+from hipcli.memory import MemoryPlan, free_bytes, most_device_parts, plan_memory
 from hipcli.model import LoadedModel
-from hipcli.settings import AttentionSettings
+from hipcli.settings import AttentionSettings, KvSettings
 
 WAYS_OUT = "use fewer pages, a smaller --max-tokens, a smaller model, or a machine with more memory; nothing was cut off"
 
 
-def first_store(model: LoadedModel, kv: str) -> KVStore:
-    """An empty store as `kv` asks for it: "auto" begins on the device."""
-    return (HostStore if kv == "host" and model.device != "cpu" else ResidentStore)(model.store_shape)
+def open_store(shape: StoreShape, device_parts: tuple[int, int]) -> KVStore:
+    """An empty store with the keys, and the values, of so many layers on its device."""
+    return ResidentStore(shape) if min(device_parts) == shape.layers else HostStore(shape, *device_parts)
+
+
+def first_parts(model: LoadedModel, place: str) -> tuple[int, int]:
+    """What lies on the device before a plan knows better: "auto" begins with everything."""
+    return (0, 0) if place == "host" and model.device != "cpu" else (model.layers, model.layers)
 
 
 def plan_run(
-    model: LoadedModel, settings: AttentionSettings, runtime: AttentionRuntime, kv: str, tokens: int, chunk_lengths: Sequence[int]
+    model: LoadedModel, settings: AttentionSettings, runtime: AttentionRuntime, kv: KvSettings, tokens: int, chunk_lengths: Sequence[int]
 ) -> MemoryPlan:
-    """What holding `tokens` tokens in all would need, in the first place where they fit, else in the last that may be tried."""
+    """What holding `tokens` tokens in all would need, in the best place where they fit, else in the last that may be tried."""
     backend, store = runtime.backend, runtime.store
-    for on_host in places(model, store, kv):
-        plan = plan_memory(
+    prune = backend.plan if settings.mode == "sparse" else None
+
+    def plan(device_parts: tuple[int, int], lengths: Sequence[int]) -> MemoryPlan:
+        same = device_parts == store.device_parts
+        return plan_memory(
             model,
             tokens,
-            prune=backend.plan if settings.mode == "sparse" else None,
-            held_bytes=store.device_bytes if on_host == store.in_place else 0,
+            prune=prune,
+            token_bytes=store.shape.bytes_per_token,
+            device_parts=device_parts,
+            free=free_bytes(model.device, kv.host_bytes if model.device == "cpu" else kv.gpu_bytes),
+            host_free=free_bytes("cpu", kv.host_bytes),
+            held_bytes=store.device_bytes if same else 0,
+            host_held_bytes=store.host_bytes if same else 0,
             # torch's sparse attention keeps rotated keys for as long as it is dense
             rotated_tokens=min(tokens, backend.dense_below) if backend.name == "torch" else 0,
             dense_tokens=min(tokens, backend.dense_below),
             keys_read=keys_read(model, settings, runtime, tokens),
             rate=matmul_rate(model.dtype, model.device),
-            chunk_lengths=chunk_lengths,
-            host_held_bytes=(store.allocated_bytes if store.in_place else 0) if on_host else None,
+            chunk_lengths=lengths,
         )
-        if plan.fits:
+
+    tried = places(model, store, kv.place)
+    for device_parts in tried:
+        found = plan(device_parts, chunk_lengths)
+        if found.fits:
             break
-    return plan
+    if found.fits and len(tried) > 1 and device_parts == tried[-1]:
+        # the chunks stay as long as they are without any layer: short ones would stream the prefix more often
+        return plan(most_device_parts(found, model.layers, store.shape.bytes_per_token, prune), (found.chunk_tokens,))
+    return found
 
 
-def places(model: LoadedModel, store: KVStore, kv: str) -> tuple[bool, ...]:
-    """Whether to keep K and V on the host, in the order to try. What is held already stays where it is."""
+def places(model: LoadedModel, store: KVStore, place: str) -> tuple[tuple[int, int], ...]:
+    """Layers whose keys and values to keep on the device, in the order to try. What is held already stays where it is."""
+    everything = model.layers, model.layers
     if model.device == "cpu":
-        return (False,)
-    if kv != "auto":
-        return (kv == "host",)
-    return (store.in_place,) if store.length else (False, True)
+        return (everything,)
+    if place != "auto":
+        return ((0, 0) if place == "host" else everything,)
+    return (store.device_parts,) if store.length else (everything, (0, 0))
 
 
 def keys_read(model: LoadedModel, settings: AttentionSettings, runtime: AttentionRuntime, tokens: int) -> float:
@@ -77,10 +97,10 @@ def keys_read(model: LoadedModel, settings: AttentionSettings, runtime: Attentio
 
 def placed(store: KVStore, plan: MemoryPlan) -> KVStore:
     """The store that a plan asks for: this one, or an empty one elsewhere in its place."""
-    if plan.on_host == store.in_place:
+    if plan.device_parts == store.device_parts:
         return store
     store.close()
-    return (HostStore if plan.on_host else ResidentStore)(store.shape)
+    return open_store(store.shape, plan.device_parts)
 
 
 def does_not_fit(plan: MemoryPlan) -> DoesNotFit:
@@ -88,8 +108,10 @@ def does_not_fit(plan: MemoryPlan) -> DoesNotFit:
     need, have, kind, way = plan.peak_bytes, plan.available_bytes, "GPU memory", "run with --device cpu, "
     if plan.device == "cpu":
         kind, way = "memory", ""
-    elif plan.on_host and plan.host_bytes > plan.host_available_bytes:
-        need, have, kind = plan.host_bytes, plan.host_available_bytes, "host memory"
-    elif not plan.on_host:
-        way = "keep keys and values on the host by --kv host, " + way
+    else:
+        way = "halve keys and values by --kv-dtype fp8, " + way
+        if not plan.on_host:
+            way = "keep keys and values on the host by --kv host, " + way
+        elif plan.host_bytes > plan.host_available_bytes:
+            need, have, kind = plan.host_bytes, plan.host_available_bytes, "host memory"
     return DoesNotFit(f"{plan.tokens:,} tokens need {need / 2**30:.1f} GiB of {kind} and {have / 2**30:.1f} GiB are free", way + WAYS_OUT)

@@ -10,13 +10,14 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hipcli.answers_file import AnswersFile, run_id
-from hipcli.ask import answer_record, show_numbers, show_sources, stream_answer
+from hipcli.ask import answer_record, show_numbers, stream_answer
 from hipcli.check import checked
-from hipcli.citations import cite
+from hipcli.citing import Citer, CiteOptions, evidence_record, show_evidence
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.errors import InputError, UsageError
 from hipcli.input import read
@@ -81,11 +82,20 @@ def _from_json(path: str, number: int, line: str) -> Question:
     return Question(text.strip(), tuple(accept))
 
 
-def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal, check: bool = False, out: str | None = None) -> None:
+def ask_all(
+    options: RunOptions,
+    questions: list[Question],
+    terminal: Terminal,
+    check: bool = False,
+    out: str | None = None,
+    cite: CiteOptions = CiteOptions(),
+) -> None:
     """Answer each question on one prefill; with --json one object a line, as soon as it is known.
 
-    check: as for `ask`. out: a file of rows, to which each answer is added and whose questions are not asked again.
+    check, cite: as for `ask`. out: a file of rows, to which each answer is added and whose questions are not asked again.
     """
+    if cite.map_file:
+        raise UsageError("--map-file draws one question, and --questions asks many", "ask that question alone, or use --map")
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
@@ -97,8 +107,9 @@ def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal, 
     if questions:
         with open_reading(document, options, terminal, room_for([question.text for question in questions])) as reading:
             reading.timing["read_seconds"] = read_seconds
+            citer = Citer(reading, cite)
             for number, question in enumerate(questions):
-                answer, right = _ask_one(reading, question, terminal, check, answers, first=number == 0)
+                answer, right = _ask_one(citer, question, terminal, check, answers, first=number == 0)
                 marks.append(right)
             if not terminal.as_json:
                 show_numbers(reading, answer, terminal)
@@ -119,21 +130,22 @@ def _unanswered(questions: list[Question], answers: AnswersFile, terminal: Termi
 
 
 def _ask_one(
-    reading: Reading, question: Question, terminal: Terminal, check: bool, answers: AnswersFile | None, *, first: bool
+    citer: Citer, question: Question, terminal: Terminal, check: bool, answers: AnswersFile | None, *, first: bool
 ) -> tuple[Answer, bool | None]:
     """Answer one question, show it and keep it; with whether it is right, None when nobody said what would be."""
     if not terminal.as_json:
         write_stdout(visible(f"{'' if first else chr(10)}Q: {question.text}") + "\n")
-    answer, found = checked(reading.engine, check, lambda: _answer(reading, question.text, terminal))
-    citations, right = cite(answer.text, question.text, reading.document), question.mark(answer.text)
+    reading, how = citer.reading, partial(_answer, citer.reading, terminal)
+    (answer, evidence), found = checked(reading.engine, check, lambda: citer.cited(question.text, how))
+    right = question.mark(answer.text)
     known = {} if right is None else {"right": right, "accept": list(question.accept)}
-    record = answer_record(reading, question.text, answer, citations, found) | known
+    record = answer_record(reading, question.text, answer, evidence_record(evidence, citer.options), found) | known
     if answers is not None:
         answers.add(record)
     if terminal.as_json:
         write_json(record)
         return answer, right
-    show_sources(citations, reading.document, terminal)
+    show_evidence(evidence, reading.document, citer.options, terminal)
     if found:
         found.say(terminal)
     if right is not None:
@@ -141,6 +153,6 @@ def _ask_one(
     return answer, right
 
 
-def _answer(reading: Reading, question: str, terminal: Terminal) -> Answer:
+def _answer(reading: Reading, terminal: Terminal, question: str) -> Answer:
     """Silently for JSON, else to stdout as it comes."""
     return reading.ask(question) if terminal.as_json else stream_answer(reading, question)

@@ -12,6 +12,26 @@ DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 SHARES = (None, "group", "all")
 PLACES = ("auto", "gpu", "host")
+KV_DTYPES = ("auto", "bf16", "fp8")
+
+
+@dataclass(frozen=True)
+class KvSettings:
+    """Keys and values of a run.
+
+    place: "gpu", "host", or "auto": as many on the GPU as fit. dtype: "auto" is the model's own, "fp8" halves it (kv_codes.py).
+    gpu_bytes, host_bytes: the most that may be taken of either memory; None leaves it to what is free.
+    """
+
+    place: str = "auto"
+    dtype: str = "auto"
+    gpu_bytes: int | None = None
+    host_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (("kv", self.place, PLACES), ("kv-dtype", self.dtype, KV_DTYPES)):
+            if value not in allowed:
+                raise UsageError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 @dataclass(frozen=True)

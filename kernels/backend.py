@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 
+from hipcli.kernels.coding import Coding
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan
 
@@ -15,17 +17,28 @@ class Backend(ABC):
 
     name: str
     in_graphs = False  # whether decode_at exists, which a CUDA graph may capture
+    reads_codes = False  # whether k and v may be codes (kernels/coding.py)
 
-    def __init__(self, plan: PrunePlan, rope: Rope, dense_below: int) -> None:
-        self.plan, self.rope, self.dense_below = plan, rope, dense_below
+    def __init__(self, plan: PrunePlan, rope: Rope, dense_below: int, codings: Sequence[Coding] | None = None) -> None:
+        self.plan, self.rope, self.dense_below, self.codings = plan, rope, dense_below, codings
+        if codings is not None and not self.reads_codes:
+            raise ValueError(f"the backend {self.name} does not read coded keys and values")
 
-    def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
-        """What a store should keep of new keys [KV, n, D] whose first position is `start`: as they are, un-rotated."""
+    def coding(self, layer: int) -> Coding | None:
+        """What the numbers of a layer's k and v stand for; None when they stand for themselves."""
+        return None if self.codings is None else self.codings[layer]
+
+    def to_store(self, layer: int, keys: torch.Tensor, values: torch.Tensor, start: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a store should keep of new keys and values [KV, n, D] whose first position is `start`: as they are, un-rotated."""
+        return keys, values
+
+    def keys_from_store(self, layer: int, keys: torch.Tensor, start: int, dtype: torch.dtype) -> torch.Tensor:
+        """What to_store was given, as far as what it gave still tells: [KV, n, D], un-rotated."""
         return keys
 
     def for_questions(self) -> Backend:
         """The same, by the plan that reads questions; states serve both."""
-        return type(self)(self.plan.question, self.rope, self.dense_below)
+        return type(self)(self.plan.question, self.rope, self.dense_below, self.codings)
 
     @abstractmethod
     def new_state(self) -> object:

@@ -6,7 +6,7 @@ import torch
 
 from hipcli.kernels import reference, torch_decode, torch_prefill
 from hipcli.kernels.backend import Backend, chunk_keys
-from hipcli.kernels.rope import rotate
+from hipcli.kernels.rope import rotate, split_pairs
 from hipcli.kernels.torch_attend import dense_decode, dense_prefill
 from hipcli.kernels.torch_prune import prune
 from hipcli.kernels.torch_state import LayerState
@@ -62,8 +62,14 @@ class DenseBackend(Backend):
 
     name = "dense"
 
-    def keys_to_store(self, keys: torch.Tensor, start: int) -> torch.Tensor:
-        return rotate(keys, self.rope.table(start + keys.shape[1])[start:])
+    def to_store(self, layer, keys, values, start):
+        return rotate(keys, self.rope.table(start + keys.shape[1])[start:]), values
+
+    def keys_from_store(self, layer, keys, start, dtype):
+        turned = torch.view_as_complex(keys.float().unflatten(-1, (-1, 2)))
+        # the phases' length is the rope's factor: dividing by them undoes it too
+        plain = torch.view_as_real(turned / self.rope.table(start + keys.shape[1])[start:]).flatten(-2)
+        return split_pairs(plain).to(keys.dtype)
 
     def new_state(self) -> None:
         return None

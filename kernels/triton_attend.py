@@ -12,9 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
+from hipcli.kernels.coding import Coding
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan
-from hipcli.kernels.triton_device import NEVER, half_tile, load_halves, load_phases, row_pointers, turn
+from hipcli.kernels.triton_device import NEVER, decoded, half_tile, load_coding, load_halves, load_phases, row_pointers, turn
 from hipcli.kernels.triton_prune import Selection
 from hipcli.kernels.triton_softmax import online_softmax_step, tile_logits
 from hipcli.kernels.triton_tiles import attend_tiles
@@ -28,6 +29,10 @@ def fold_keys(
     v,
     cos,
     sin,
+    s_low,
+    s_high,
+    c_low,
+    c_high,
     o_key,
     o_slot,
     m_key,
@@ -36,6 +41,7 @@ def fold_keys(
     top,
     total,
     scale,
+    CODED: tl.constexpr,
     D: tl.constexpr,
     BH: tl.constexpr,
     BD: tl.constexpr,
@@ -43,11 +49,12 @@ def fold_keys(
     """Fold the keys o_key, standing at positions o_slot of the span, into (acc, top, total)."""
     o_d = tl.arange(0, BD)
     k_low, k_high = load_halves(row_pointers(k, o_key, D), m_key, D, BH)
+    k_low, k_high = decoded(k_low, k_high, s_low, s_high, c_low, c_high, q_low.dtype, CODED)
     b_cos, b_sin = load_phases(cos, sin, o_slot, m_key, D, BH)
     k_low, k_high = turn(k_low, k_high, b_cos, b_sin)
     logits = tile_logits(q_low, q_high, k_low, k_high, visible, scale)
     b_v = tl.load(row_pointers(v, o_key, D)[:, None] + o_d[None, :], mask=m_key[:, None] & (o_d < D)[None, :], other=0.0)
-    acc, top, total, _ = online_softmax_step(logits, b_v, acc, top, total)
+    acc, top, total, _ = online_softmax_step(logits, b_v.to(q_low.dtype), acc, top, total)
     return acc, top, total
 
 
@@ -59,6 +66,7 @@ def attend_kernel(
     o,
     cos,
     sin,
+    table,
     firsts,
     stops,
     kept,
@@ -72,6 +80,7 @@ def attend_kernel(
     scale,
     G: tl.constexpr,
     LEN: tl.constexpr,
+    CODED: tl.constexpr,
     D: tl.constexpr,
     BH: tl.constexpr,
     BD: tl.constexpr,
@@ -94,6 +103,7 @@ def attend_kernel(
     q_low, q_high = turn(q_low, q_high, q_cos, q_sin)
     p_k, p_v = k + i_kv.to(tl.int64) * k_stride_h, v + i_kv.to(tl.int64) * k_stride_h
     p_list = kept + place * keep
+    s_low, s_high, c_low, c_high = load_coding(table, i_kv, D, BH, CODED)
     acc = tl.zeros([BM, BD], tl.float32)
     top = tl.full([BM], NEVER, tl.float32)
     total = tl.zeros([BM], tl.float32)
@@ -104,7 +114,8 @@ def attend_kernel(
         start = tl.load(p_list + chunk // LEN, mask=m_n & (slot >= sinks), other=0)
         key = tl.where(slot < sinks, slot, start + chunk % LEN)
         acc, top, total = fold_keys(
-            q_low, q_high, p_k, p_v, cos, sin, key, slot, m_n, m_n[None, :], acc, top, total, scale, D, BH, BD
+            q_low, q_high, p_k, p_v, cos, sin, s_low, s_high, c_low, c_high, key, slot, m_n, m_n[None, :],
+            acc, top, total, scale, CODED, D, BH, BD,
         )  # fmt: skip
     near = first + rows - stop
     for i_n in range(0, near, BN):
@@ -112,16 +123,22 @@ def attend_kernel(
         m_n = i_n + o_n < near
         visible = m_n[None, :] & (key[None, :] <= (first + row)[:, None])
         acc, top, total = fold_keys(
-            q_low, q_high, p_k, p_v, cos, sin, key, far + i_n + o_n, m_n, visible, acc, top, total, scale, D, BH, BD
+            q_low, q_high, p_k, p_v, cos, sin, s_low, s_high, c_low, c_high, key, far + i_n + o_n, m_n, visible,
+            acc, top, total, scale, CODED, D, BH, BD,
         )  # fmt: skip
     p_o = o + (head * (tl.num_programs(1) * rows) + i_b * rows + row)[:, None] * D + o_d[None, :]
-    tl.store(p_o, (acc / total[:, None]).to(o.dtype.element_ty), mask=m_m[:, None] & (o_d < D)[None, :])
+    b_o = acc / total[:, None]
+    if CODED:
+        # weights sum to 1: scale and centre of the values wait until here
+        p_value = table + i_kv * (4 * D) + 2 * D + o_d
+        b_o = b_o * tl.load(p_value, mask=o_d < D, other=0.0)[None, :] + tl.load(p_value + D, mask=o_d < D, other=0.0)[None, :]
+    tl.store(p_o, b_o.to(o.dtype.element_ty), mask=m_m[:, None] & (o_d < D)[None, :])
 
 
-def attend(q, k, v, firsts, selection: Selection, plan: PrunePlan, layer: int, rope: Rope) -> torch.Tensor:
+def attend(q, k, v, firsts, selection: Selection, plan: PrunePlan, layer: int, rope: Rope, coding: Coding | None = None) -> torch.Tensor:
     """Attention of a group of blocks over what `selection` kept.
 
-    q: [H, NB * rows, D]; k, v: [KV, T, D], un-rotated, of equal strides; firsts: [NB] int32. Returns [H, NB * rows, D].
+    q: [H, NB * rows, D]; k, v: [KV, T, D], un-rotated, of equal strides, as `coding` has them; firsts: [NB] int32. Returns [H, NB * rows, D].
     """
     if k.stride() != v.stride():
         raise ValueError(f"k and v must have equal strides, got {k.stride()} and {v.stride()}")
@@ -140,6 +157,7 @@ def attend(q, k, v, firsts, selection: Selection, plan: PrunePlan, layer: int, r
         o=o,
         cos=cos,
         sin=sin,
+        table=coding.table if coding else cos,
         firsts=firsts,
         stops=selection.stops,
         kept=kept.starts,
@@ -153,6 +171,7 @@ def attend(q, k, v, firsts, selection: Selection, plan: PrunePlan, layer: int, r
         scale=math.log2(math.e) / math.sqrt(dim),
         G=group,
         LEN=plan.stages[-1].chunk_len,
+        CODED=coding is not None,
         D=dim,
         BH=half_tile(dim),
         BD=max(16, triton.next_power_of_2(dim)),

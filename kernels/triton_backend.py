@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.kernels import triton_attend, triton_bank, triton_decode
+from hipcli.kernels import triton_attend, triton_bank, triton_decode, triton_encode
 from hipcli.kernels.backend import Backend, chunk_keys
 from hipcli.kernels.blocks import Blocks, dense_stop, split_blocks
 from hipcli.kernels.rope import rotate
@@ -35,10 +35,18 @@ class TritonBackend(Backend):
     """Kernels for NVIDIA GPUs. `mass` of a layer's state, when set, receives the attention of each decode step."""
 
     name = "triton"
-    in_graphs = True
+    in_graphs = reads_codes = True
+
+    def to_store(self, layer, keys, values, start):
+        coding = self.coding(layer)
+        return (keys, values) if coding is None else triton_encode.encode(keys, values, coding)
 
     def new_state(self) -> DecodeState:
         return DecodeState()
+
+    def keys_from_store(self, layer, keys, start, dtype):
+        coding = self.coding(layer)
+        return keys if coding is None else coding.decode_keys(keys, dtype)
 
     def prefill(self, layer, q, k, v, state):
         start, total = k.shape[1] - q.shape[1], k.shape[1]
@@ -47,7 +55,9 @@ class TritonBackend(Backend):
         if edge > start:
             phases = self.rope.table(edge)
             # few keys: rotating them again for each chunk costs less than keeping a copy in every layer
-            parts.append(dense_prefill(rotate(q[:, : edge - start], phases[start:]), rotate(k[:, :edge], phases), v[:, :edge]))
+            near_k, near_v, coding = self.keys_from_store(layer, k[:, :edge], 0, q.dtype), v[:, :edge], self.coding(layer)
+            near_v = near_v if coding is None else coding.decode_values(near_v, q.dtype)
+            parts.append(dense_prefill(rotate(q[:, : edge - start], phases[start:]), rotate(near_k, phases), near_v))
         for run in split_blocks(edge, total, self.plan.block_len):
             for group in self._groups(run, k.shape[0], q.shape[0] // k.shape[0]):
                 rows = q[:, group.first - start : group.stop - start]
@@ -63,14 +73,14 @@ class TritonBackend(Backend):
 
     def _sparse(self, layer: int, q, k, v, group: Blocks) -> torch.Tensor:
         firsts, selection = self._select(layer, q, k, group)
-        return triton_attend.attend(q, k, v, firsts, selection, self.plan, layer, self.rope)
+        return triton_attend.attend(q, k, v, firsts, selection, self.plan, layer, self.rope, self.coding(layer))
 
     def _select(self, layer: int, q, k, group: Blocks) -> tuple[torch.Tensor, Selection]:
         """First positions of a group of blocks, [NB] int32, and what pruning left them."""
         firsts = torch.arange(group.count, dtype=torch.int32, device=q.device) * group.rows + group.first
         selection = empty_selection(k.shape[0], group.count, group.stop, self.plan, layer, q.device)
         torch.sub(firsts, self.plan.window_tokens - 1, out=selection.stops)
-        prune(q, k, firsts, selection, self.plan, layer, self.rope)
+        prune(q, k, firsts, selection, self.plan, layer, self.rope, coding=self.coding(layer))
         return firsts, selection
 
     def kept_keys(self, layer, q, k, first):
@@ -88,7 +98,8 @@ class TritonBackend(Backend):
         if from_stage == 0 and not dense:
             state.window_start = position - self.plan.window_tokens + 1
         where = torch.tensor([position], dtype=torch.int32, device=q.device)
-        o = self.decode_at(layer, q, k[:, position:], v[:, position:], k, v, state, from_stage, where, dense)
+        newest = slice(position, None)
+        o = self._decode_stored(layer, q, k[:, newest], v[:, newest], k, v, state, from_stage, where, dense, False)
         if not dense:
             state.next_position = position + 1
         return o
@@ -98,33 +109,40 @@ class TritonBackend(Backend):
         return self.plan.window_tokens + self.plan.stages[0].refresh
 
     def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False, far=False):
+        new_k, new_v = self.to_store(layer, new_k, new_v, 0)
+        return self._decode_stored(layer, q, new_k, new_v, keys, values, state, from_stage, position, dense, far)
+
+    def _decode_stored(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense: bool, far: bool) -> torch.Tensor:
+        """As decode_at; new_k, new_v: [KV, 1, D] as the store has them."""
         capacity, plan = keys.shape[1], self.plan.decode
         if dense:
             near = min(capacity, max(self.dense_below, self.plan.window_tokens))
-            return triton_decode.decode_attend(q, new_k, new_v, keys, values, position, None, near, plan, layer, self.rope, state.mass)
+            return self._attend_span(layer, q, new_k, new_v, keys, values, position, None, near, state)
         self.prepare(layer, keys, state, q.device)
         if from_stage is not None:
             if from_stage == 0:
                 torch.sub(position, plan.window_tokens - 1, out=state.selection.stops)
-            prune(q, keys, position, state.selection, plan, layer, self.rope, from_stage)
+            prune(q, keys, position, state.selection, plan, layer, self.rope, from_stage, self.coding(layer))
         near = min(capacity, self._near())
         if far:
             return self._attend_bank(layer, q, new_k, new_v, keys, values, state, from_stage, position, near)
+        return self._attend_span(layer, q, new_k, new_v, keys, values, position, state.selection, near, state)
+
+    def _attend_span(self, layer, q, new_k, new_v, keys, values, position, selection, near: int, state) -> torch.Tensor:
+        plan, coding = self.plan.decode, self.coding(layer)
         return triton_decode.decode_attend(
-            q, new_k, new_v, keys, values, position, state.selection, near, plan, layer, self.rope, state.mass
+            q, new_k, new_v, keys, values, position, selection, near, plan, layer, self.rope, state.mass, coding
         )
 
     def _attend_bank(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, near: int) -> torch.Tensor:
         plan, selection = self.plan.decode, state.selection
         if state.bank is None or state.bank.near < near:
-            state.bank = triton_bank.new_bank(selection.inputs[-1], near, plan, q, keys.shape[2])
+            state.bank = triton_bank.new_bank(selection.inputs[-1], near, plan, keys, q.device)
         bank = state.bank
         if from_stage is not None:
             triton_bank.fill(bank, keys, values, position, selection, plan, whole=from_stage == 0)
         triton_bank.enter(bank, new_k, new_v, keys, values, position)
-        return triton_decode.decode_attend(
-            q, new_k, new_v, bank.keys, bank.values, bank.position, bank.selection, near, plan, layer, self.rope, state.mass
-        )
+        return self._attend_span(layer, q, new_k, new_v, bank.keys, bank.values, bank.position, bank.selection, near, state)
 
     def prepare(self, layer: int, keys: torch.Tensor, state: DecodeState, device: torch.device) -> None:
         """Make room for a layer's lists; outside of a graph, because they outlive it."""

@@ -93,16 +93,16 @@ def enter_kernel(new_k, new_v, k, v, position, shift, bank_position, new_stride_
         tl.store(bank_position, now + tl.load(shift))
 
 
-def new_bank(kept: Candidates, near: int, plan: PrunePlan, q: torch.Tensor, dim: int) -> Bank:
-    """An empty bank for the lists of `kept`. near: most tokens of the window between two full refreshes."""
+def new_bank(kept: Candidates, near: int, plan: PrunePlan, like: torch.Tensor, device: torch.device) -> Bank:
+    """An empty bank for the lists of `kept`. near: most tokens of the window between two full refreshes. like: keys [KV, T, D]."""
     kv, _, keep = kept.starts.shape
     length = plan.stages[-1].chunk_len
     far = plan.sink_tokens + keep * length
-    number = {"dtype": torch.int32, "device": q.device}
+    number = {"dtype": torch.int32, "device": device}
     # slots of the kernel's last tile past the list read row 0, masked
     rows = torch.arange(keep, **number) * length + plan.sink_tokens
     own = Candidates(rows.expand(kv, 1, -1).contiguous(), kept.counts, 0, keep * length)
-    keys = torch.zeros(kv, far + near, dim, dtype=q.dtype, device=q.device)
+    keys = torch.zeros(kv, far + near, like.shape[2], dtype=like.dtype, device=device)
     stops, position, shift = torch.full((1,), far, **number), torch.zeros(1, **number), torch.zeros(1, **number)
     return Bank(keys, torch.zeros_like(keys), Selection(stops, [own]), position, shift, near)
 

@@ -12,9 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
+from hipcli.kernels.coding import Coding
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan
-from hipcli.kernels.triton_device import NEVER, half_tile, load_halves, load_phases, row_pointers, turn
+from hipcli.kernels.triton_device import NEVER, decoded, half_tile, load_coding, load_halves, load_phases, row_pointers, turn
 from hipcli.kernels.triton_prune import Selection
 from hipcli.kernels.triton_softmax import online_softmax_step, tile_logits
 from hipcli.kernels.triton_tiles import decode_tiles
@@ -32,6 +33,7 @@ def decode_kernel(
     v,
     cos,
     sin,
+    table,
     position,
     stops,
     kept,
@@ -50,6 +52,7 @@ def decode_kernel(
     LEN: tl.constexpr,
     SPARSE: tl.constexpr,
     MASS: tl.constexpr,
+    CODED: tl.constexpr,
     D: tl.constexpr,
     BH: tl.constexpr,
     BD: tl.constexpr,
@@ -76,6 +79,7 @@ def decode_kernel(
         tl.store(p_v + now.to(tl.int64) * D + o_d, tl.load(p_new_v + o_d, mask=m_d), mask=m_d)
     q_cos, q_sin = load_phases(cos, sin, far + now - stop + o_m * 0, m_m, D, BH)
     q_low, q_high = turn(q_low, q_high, q_cos, q_sin)
+    s_low, s_high, c_low, c_high = load_coding(table, i_kv, D, BH, CODED)
     acc = tl.zeros([BM, BD], tl.float32)
     top = tl.full([BM], NEVER, tl.float32)
     total = tl.zeros([BM], tl.float32)
@@ -92,12 +96,13 @@ def decode_kernel(
         m_n = tl.where(is_near, (key <= now) & (key >= 0), slot < far)
         m_new = is_near & (key == now)
         k_low, k_high = load_halves(tl.where(m_new, p_new_k, row_pointers(p_k, key, D)), m_n, D, BH)
+        k_low, k_high = decoded(k_low, k_high, s_low, s_high, c_low, c_high, q_low.dtype, CODED)
         p_row = tl.where(m_new, p_new_v, row_pointers(p_v, key, D))
         b_v = tl.load(p_row[:, None] + o_d[None, :], mask=m_n[:, None] & m_d[None, :], other=0.0)
         b_cos, b_sin = load_phases(cos, sin, tl.where(is_near, far + near, slot), m_n, D, BH)
         k_low, k_high = turn(k_low, k_high, b_cos, b_sin)
         logits = tile_logits(q_low, q_high, k_low, k_high, m_n[None, :], scale)
-        acc, top, total, weights = online_softmax_step(logits, b_v, acc, top, total)
+        acc, top, total, weights = online_softmax_step(logits, b_v.to(q_low.dtype), acc, top, total)
         if MASS:
             # [BM, BN] -> [BM, BN // BLOCK_SLOTS]; relative to the maximum so far, which the merge makes good
             sums = tl.sum(tl.reshape(weights, [BM, BN // BLOCK_SLOTS, BLOCK_SLOTS]), axis=2)
@@ -119,10 +124,12 @@ def merge_kernel(
     mass,
     mass_top,
     o,
+    table,
     splits,
     tiles,
     G: tl.constexpr,
     MASS: tl.constexpr,
+    CODED: tl.constexpr,
     D: tl.constexpr,
     BD: tl.constexpr,
     BT: tl.constexpr,
@@ -143,6 +150,10 @@ def merge_kernel(
         p_part = parts + (row + o_p * G)[:, None] * D + o_d[None, :]
         b_o = tl.load(p_part, mask=(o_p < splits)[:, None] & (o_d < D)[None, :], other=0.0)
         acc += tl.sum(b_o * weight[:, None], axis=0)
+    if CODED:
+        # weights sum to 1: scale and centre of the values wait until here
+        p_value = table + (i_h // G) * (4 * D) + 2 * D + o_d
+        acc = acc * tl.load(p_value, mask=o_d < D, other=0.0) + tl.load(p_value + D, mask=o_d < D, other=0.0)
     tl.store(o + i_h * D + o_d, acc.to(o.dtype.element_ty), mask=o_d < D)
     if MASS:
         for i_t in range(0, tiles, BS):
@@ -175,10 +186,11 @@ def decode_attend(
     layer: int,
     rope: Rope,
     mass: torch.Tensor | None = None,
+    coding: Coding | None = None,
 ) -> torch.Tensor:
     """Store the token at `position` and attend to it, the window before it and what `selection` kept, or to everything.
 
-    q: [H, 1, D]; new_k, new_v: [KV, 1, D]; k, v: [KV, capacity, D], all un-rotated; position: [1] int32. selection None:
+    q: [H, 1, D]; new_k, new_v: [KV, 1, D]; k, v: [KV, capacity, D], all un-rotated, as `coding` has them; position: [1] int32. selection None:
     every key from 0 on, at true positions. near: most tokens there can be from the window's start (or 0) to the newest.
     mass: fp32, contiguous, room for [H, tiles * block / 8] (span_tiles), receives the share of attention of every 8 slots
     of the span. Returns [H, 1, D].
@@ -199,7 +211,7 @@ def decode_attend(
     kept = selection.inputs[-1] if sparse else None
     common = dict(
         parts=parts, part_lse=part_lse, mass=part_lse if mass is None else mass, mass_top=mass_top, G=group,
-        MASS=mass is not None, D=dim, BD=max(16, triton.next_power_of_2(dim)), BN=sizes.block,
+        table=coding.table if coding else cos, CODED=coding is not None, MASS=mass is not None, D=dim, BD=max(16, triton.next_power_of_2(dim)), BN=sizes.block,
     )  # fmt: skip
     decode_kernel[(splits, kv)](
         q=q.contiguous(),

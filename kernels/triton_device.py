@@ -71,6 +71,25 @@ def load_phases(cos, sin, o_position, m_position, D: tl.constexpr, BH: tl.conste
 
 
 @triton.jit
+def load_coding(table, i_kv, D: tl.constexpr, BH: tl.constexpr, CODED: tl.constexpr):
+    """Scale and centre of a head's keys, two halves of [BH] each; zeros, read by nobody, where keys are not coded."""
+    o_d = tl.arange(0, BH)
+    p_scale, p_centre = table + i_kv * (4 * D) + o_d, table + i_kv * (4 * D) + D + o_d
+    mask = (o_d < D // 2) & CODED
+    s_low, s_high = tl.load(p_scale, mask=mask, other=0.0), tl.load(p_scale + D // 2, mask=mask, other=0.0)
+    return s_low, s_high, tl.load(p_centre, mask=mask, other=0.0), tl.load(p_centre + D // 2, mask=mask, other=0.0)
+
+
+@triton.jit
+def decoded(b_low, b_high, s_low, s_high, c_low, c_high, dtype: tl.constexpr, CODED: tl.constexpr):
+    """The numbers that codes [N, BH] stand for, rounded to `dtype` as a store of that type holds them."""
+    if CODED:
+        b_low = (b_low.to(tl.float32) * s_low[None, :] + c_low[None, :]).to(dtype)
+        b_high = (b_high.to(tl.float32) * s_high[None, :] + c_high[None, :]).to(dtype)
+    return b_low, b_high
+
+
+@triton.jit
 def turn(b_low, b_high, b_cos, b_sin):
     """Rotate pairs (low, high) by their phases; in fp32, because a product of two roundings would show in the scores."""
     low, high = b_low.to(tl.float32), b_high.to(tl.float32)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from hipcli.kernels.coding import Coding
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan
 from hipcli.kernels.triton_choose import choose
@@ -47,10 +48,12 @@ def empty_selection(kv: int, blocks: int, most_stop: int, plan: PrunePlan, layer
     return Selection(torch.empty(blocks, dtype=torch.int32, device=device), inputs)
 
 
-def prune(q, k, firsts, selection: Selection, plan: PrunePlan, layer: int, rope: Rope, from_stage: int = 0) -> None:
+def prune(
+    q, k, firsts, selection: Selection, plan: PrunePlan, layer: int, rope: Rope, from_stage: int = 0, coding: Coding | None = None
+) -> None:
     """Fill `selection` for the blocks of q from stage `from_stage` on; earlier lists and `stops` stay.
 
-    q: [H, NB * rows, D]; k: [KV, T, D]; firsts: [NB] int32.
+    q: [H, NB * rows, D]; k: [KV, T, D], as `coding` has it; firsts: [NB] int32.
     """
     for index in range(from_stage, len(plan.stages)):
         entering, leaving = selection.inputs[index], selection.inputs[index + 1]
@@ -58,5 +61,5 @@ def prune(q, k, firsts, selection: Selection, plan: PrunePlan, layer: int, rope:
             # all are kept, and nobody reads a score
             scores = torch.empty(1 if plan.share == "all" else k.shape[0], 1, 1, device=q.device)
         else:
-            scores = scan(q, k, firsts, selection.stops, entering, index, plan, layer, rope)
+            scores = scan(q, k, firsts, selection.stops, entering, index, plan, layer, rope, coding)
         choose(scores, selection.stops, entering, index, plan, layer, out=leaving)

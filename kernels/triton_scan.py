@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from hipcli.kernels.coding import Coding
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan
 from hipcli.kernels.triton_device import (
@@ -19,8 +20,10 @@ from hipcli.kernels.triton_device import (
     best_over_rows,
     candidate_count,
     candidate_start,
+    decoded,
     dot_halves,
     half_tile,
+    load_coding,
     load_halves,
     load_phases,
     row_pointers,
@@ -55,6 +58,7 @@ def descend_kernel(
     counts,
     cos,
     sin,
+    table,
     leaves,
     best_probe,
     k_stride_h,
@@ -69,6 +73,7 @@ def descend_kernel(
     ROUNDS: tl.constexpr,
     MIDDLE: tl.constexpr,
     SLOTS: tl.constexpr,
+    CODED: tl.constexpr,
     D: tl.constexpr,
     BH: tl.constexpr,
     RT: tl.constexpr,
@@ -91,6 +96,7 @@ def descend_kernel(
     p_left = left + place * (row_tiles * RT) * D
     p_right = right + place * (row_tiles * RT) * D
     best = tl.full([BC], NEVER, tl.float32)
+    s_low, s_high, c_low, c_high = load_coding(table, i_kv, D, BH, CODED)
     if SLOTS:
         b_cos, b_sin = load_phases(cos, sin, o_c, m_c, D, BH)
     for i_round in tl.static_range(ROUNDS):
@@ -100,6 +106,8 @@ def descend_kernel(
         m_left, m_right = m_c & (o_left < stop), m_c & (o_right < stop)
         l_low, l_high = load_halves(row_pointers(p_k, o_left, D), m_left, D, BH)
         r_low, r_high = load_halves(row_pointers(p_k, o_right, D), m_right, D, BH)
+        l_low, l_high = decoded(l_low, l_high, s_low, s_high, c_low, c_high, left.dtype.element_ty, CODED)
+        r_low, r_high = decoded(r_low, r_high, s_low, s_high, c_low, c_high, left.dtype.element_ty, CODED)
         if SLOTS:
             l_low, l_high = turn(l_low, l_high, b_cos, b_sin)
             r_low, r_high = turn(r_low, r_high, b_cos, b_sin)
@@ -121,6 +129,7 @@ def rest_kernel(
     counts,
     cos,
     sin,
+    table,
     leaves,
     best_probe,
     scores,
@@ -136,6 +145,7 @@ def rest_kernel(
     REST: tl.constexpr,
     LAST: tl.constexpr,
     SLOTS: tl.constexpr,
+    CODED: tl.constexpr,
     D: tl.constexpr,
     BH: tl.constexpr,
     RT: tl.constexpr,
@@ -163,6 +173,7 @@ def rest_kernel(
     o_r, o_k = tl.arange(0, RT), tl.arange(0, BK)
     p_rows = rows + (place * row_tiles + i_s % row_tiles) * (RT * D)
     r_low, r_high = load_halves(row_pointers(p_rows, o_r, D), o_r >= 0, D, BH)
+    s_low, s_high, c_low, c_high = load_coding(table, i_kv, D, BH, CODED)
     for i_t in range(0, tl.minimum(TILES, tl.cdiv(count - begin, chunks))):
         o_c = begin + i_t * chunks + o_k // REST
         m_c = o_c < count
@@ -173,6 +184,7 @@ def rest_kernel(
         key = first + o_k % REST
         m_k = m_c & (key < stop)
         k_low, k_high = load_halves(row_pointers(p_k, key, D), m_k, D, BH)
+        k_low, k_high = decoded(k_low, k_high, s_low, s_high, c_low, c_high, rows.dtype.element_ty, CODED)
         o_out = begin + i_t * chunks + tl.arange(0, chunks)
         m_out = o_out < count
         if SLOTS:
@@ -188,10 +200,12 @@ def rest_kernel(
         tl.store(p_scores + o_out, score, mask=m_out)
 
 
-def scan(q, k, firsts, stops, candidates: Candidates, index: int, plan: PrunePlan, layer: int, rope: Rope) -> torch.Tensor:
+def scan(
+    q, k, firsts, stops, candidates: Candidates, index: int, plan: PrunePlan, layer: int, rope: Rope, coding: Coding | None = None
+) -> torch.Tensor:
     """Scores that stage `index` gives the candidates of each block.
 
-    q: [H, NB * rows, D]; k: [KV, T, D], both un-rotated; firsts, stops: [NB] int32. Returns [KV * P * tiles, NB, most]
+    q: [H, NB * rows, D]; k: [KV, T, D], both un-rotated, k as `coding` has it; firsts, stops: [NB] int32. Returns [KV * P * tiles, NB, most]
     fp32: P = G when every head descends for itself, else 1; a score is the best over its pickers and tiles of rows.
     Places past a block's count, and all of a block whose candidates fit the budget, are not written.
     """
@@ -206,7 +220,7 @@ def scan(q, k, firsts, stops, candidates: Candidates, index: int, plan: PrunePla
     cos, sin = rope.cos_sin(table, q.dtype)
     common = dict(
         k=k, stops=stops, starts=candidates.starts, counts=candidates.counts, cos=cos, sin=sin, leaves=leaves,
-        best_probe=best_probe, k_stride_h=k.stride(0), sinks=plan.sink_tokens, keep=plan.keep_chunks(index, layer),
+        table=coding.table if coding else cos, CODED=coding is not None, best_probe=best_probe, k_stride_h=k.stride(0), sinks=plan.sink_tokens, keep=plan.keep_chunks(index, layer),
         most=candidates.most, held=candidates.starts.shape[-1], P=pairs // kv, LEN=stage.chunk_len,
         RATIO=candidates.ratio, SLOTS=special, D=dim, BH=half_tile(dim),
     )  # fmt: skip

@@ -92,7 +92,7 @@ def test_no_encoding_breaks_the_output(shell, tmp_path, locale):
 
 
 def test_a_live_bar_only_on_a_capable_terminal(terminal, tiny_model):
-    command = ["ask", "book.txt", "Who?", "--max-tokens", "3", "--no-session"]
+    command = ["ask", "book.txt", "Who founded the library?", "--max-tokens", "3", "--no-session"]
     live = terminal(str(HIP), command)
     assert "\x1b[" in live and "tokens" in live and "Sources" in live
     for quiet in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):

@@ -54,7 +54,7 @@ class Rig:
     def append(self, start, stop):
         for layer in range(self.layer + 1):
             keys, values = self.k[:, start:stop].to(self.device), self.v[:, start:stop].to(self.device)
-            self.store.append(layer, self.backend.keys_to_store(keys, start), values)
+            self.store.append(layer, *self.backend.to_store(layer, keys, values, start))
         return self.store.view(self.layer)
 
     def prefill(self, start, stop):

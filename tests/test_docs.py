@@ -126,7 +126,18 @@ def test_the_sizing_table_adds_up_as_the_planner_does():
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
     spec.loader.exec_module(generate := importlib.util.module_from_spec(spec))
     model, tokens = generate._sizes("smollm2-135m", "cpu"), 100_000
-    sizes = {"held_bytes": 0, "rotated_tokens": 8192, "dense_tokens": 8192, "keys_read": 1.0, "rate": 1.0, "chunk_lengths": (1024,)}
-    plan = plan_memory(model, tokens, prune=preset("cpu"), **sizes)
+    sizes = {
+        "token_bytes": 23_040,
+        "device_parts": (30, 30),
+        "free": 10**12,
+        "host_free": 0,
+        "held_bytes": 0,
+        "host_held_bytes": 0,
+        "rotated_tokens": 8192,
+        "dense_tokens": 8192,
+        "keys_read": 1.0,
+        "rate": 1.0,
+    }
+    plan = plan_memory(model, tokens, prune=preset("cpu"), chunk_lengths=(1024,), **sizes)
     assert generate._needs(model, None, 8, None, tokens) == (plan.peak_bytes + 2 * model.parameters, 0)
     assert model.parameters == 134_515_008 and plan.kv_bytes == tokens * 23_040

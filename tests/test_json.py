@@ -157,8 +157,10 @@ def test_a_check_that_measured_something_is_documented(hip, folder):
 
 
 def test_citations_are_documented():
-    from hipcli.ask import citation_record
     from hipcli.citations import Citation
+    from hipcli.citing import CiteOptions, evidence_record
+    from hipcli.evidence import Evidence
 
     from_field = {name: 0 if kind == "count" else "x" for name, kind in TABLES["citation"].items()}
-    assert citation_record(Citation(**from_field)).keys() == TABLES["citation"].keys()
+    (record,) = evidence_record(Evidence((Citation(**from_field),), (0,), 0.5), CiteOptions())["citations"]
+    assert record.keys() == TABLES["citation"].keys()

@@ -40,6 +40,8 @@ NUMBERS_ONLY = {
     "fused",
     "shapes",
     "meter",
+    "trace",
+    "gaze",
 }
 TEXT_AND_TERMINAL = {
     "document",

@@ -40,13 +40,17 @@ def on_gpu(**changes):
 
 
 def plan_with(monkeypatch, free, tokens, model=None, held=0):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
     monkeypatch.setattr(memory, "used_bytes", lambda device: 15 * GIB)
     return plan_memory(
         model or on_gpu(),
         tokens,
         prune=preset("default"),
+        token_bytes=57344,
+        device_parts=(28, 28),
+        free=free,
+        host_free=0,
         held_bytes=held,
+        host_held_bytes=0,
         rotated_tokens=0,
         dense_tokens=0,
         keys_read=3000.0,

@@ -11,13 +11,13 @@ from hipcli.cache.host import HostStore
 from hipcli.cache.resident import ResidentStore
 from hipcli.console import Terminal
 from hipcli.engine import Engine
-from hipcli.errors import DoesNotFit
+from hipcli.errors import DoesNotFit, UsageError
 from hipcli.kernels.presets import preset
-from hipcli.memory import far_bytes, plan_memory, prefill_seconds
+from hipcli.memory import most_device_parts, plan_memory, prefill_seconds, resident_bytes, used_bytes
 from hipcli.model import load_model, parameter_count
 from hipcli.reuse import ending
 from hipcli.sessions import Fingerprint, Library, SessionKeeper
-from hipcli.settings import AttentionSettings
+from hipcli.settings import AttentionSettings, KvSettings
 from hipcli.shapes import SHAPES, empty_network
 
 GIB = 1 << 30
@@ -32,65 +32,104 @@ def draw_ids(model, count, seed):
     return torch.randint(0, model.vocab, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
+ALL, NONE = (2, 2), (0, 0)
+
+
 @pytest.mark.parametrize(
-    ("device", "kv", "held", "in_place", "tried"),
+    ("device", "kv", "held", "parts", "tried"),
     [
-        ("cpu", "host", 0, False, (False,)),
-        ("cuda", "auto", 0, False, (False, True)),
-        ("cuda", "auto", 5, False, (False,)),
-        ("cuda", "auto", 5, True, (True,)),
-        ("cuda", "gpu", 0, False, (False,)),
-        ("cuda", "host", 0, False, (True,)),
+        ("cpu", "host", 0, ALL, (ALL,)),
+        ("cuda", "auto", 0, ALL, (ALL, NONE)),
+        ("cuda", "auto", 5, ALL, (ALL,)),
+        ("cuda", "auto", 5, (2, 1), ((2, 1),)),
+        ("cuda", "gpu", 0, ALL, (ALL,)),
+        ("cuda", "host", 0, ALL, (NONE,)),
     ],
 )
-def test_what_is_held_stays_where_it_is(model, device, kv, held, in_place, tried):
-    store = (HostStore if in_place else ResidentStore)(model.store_shape)
+def test_what_is_held_stays_where_it_is(model, device, kv, held, parts, tried):
+    assert model.layers == 2
+    store = ResidentStore(model.store_shape) if parts == ALL else HostStore(model.store_shape, *parts)
     store.reserve(held)
     store.claim(held)
     assert placement.places(replace(model, device=device), store, kv) == tried
 
 
-def plan_on_host(model, tokens, host_held=0, **more):
-    common = {"held_bytes": 0, "rotated_tokens": 0, "dense_tokens": 0, "keys_read": 100.0, "rate": 1e12, "chunk_lengths": (1024,)}
-    return plan_memory(model, tokens, prune=preset("default"), **common, host_held_bytes=host_held, **more)
+def make_plan(model, tokens, device_parts=NONE, **more):
+    sizes = {"token_bytes": model.kv_bytes_per_token, "device_parts": device_parts, "free": 1 << 60, "host_free": 1 << 60}
+    sizes |= {"held_bytes": 0, "host_held_bytes": 0, "rotated_tokens": 0, "dense_tokens": 0, "keys_read": 100.0, "rate": 1e12}
+    return plan_memory(model, tokens, prune=preset("default"), **sizes | {"chunk_lengths": (1024,)} | more)
 
 
-def test_a_plan_on_the_host_counts_two_layers_and_the_banks_on_the_device(model):
-    tokens = 1 << 20
-    plan, kv = plan_on_host(model, tokens), (1 << 20) * model.kv_bytes_per_token
-    rows = 256 + 4096 + 1024 + 128
-    assert far_bytes(model, tokens, preset("default")) == 2 * kv // model.layers + rows * model.kv_bytes_per_token
-    assert plan.on_host and plan.host_bytes == kv and plan.peak_bytes == far_bytes(model, tokens, preset("default")) + plan.working_bytes
-    assert plan_on_host(model, tokens, host_held=kv // 4).host_bytes == kv - kv // 4
+def test_a_plan_counts_what_lies_where(model):
+    """Two staging buffers for each part that is not whole on the device, and the banks of all layers."""
+    tokens, token = 1 << 20, model.kv_bytes_per_token
+    part, bank = tokens * token // 4, (256 + 4096 + 1024 + 128) * token
+    expected = {NONE: (4 * part + bank, 4), (2, 0): (4 * part + bank, 2), (1, 0): (5 * part + bank, 3), (2, 1): (5 * part + bank, 1)}
+    for parts, (resident, on_host) in expected.items():
+        plan = make_plan(model, tokens, parts)
+        assert resident_bytes(2, tokens, token, parts, preset("default")) == resident
+        assert plan.on_host and plan.host_bytes == on_host * part and plan.peak_bytes == resident + plan.working_bytes, parts
+    whole = make_plan(model, tokens, ALL)
+    assert not whole.on_host and whole.peak_bytes == 4 * part + whole.working_bytes
+    assert make_plan(model, tokens, host_held_bytes=part).host_bytes == 3 * part
+
+
+@pytest.mark.parametrize("room", [4.0, 5.1, 8.0, 30.5, 31.5, 45.0, 60.0])
+def test_as_many_layers_as_fit_lie_on_the_device_keys_first(room):
+    """Of 32 layers; room in units of one part of one layer."""
+    layers, tokens, token = 32, 1 << 20, 1 << 16
+    part = tokens * token // (2 * layers)
+    bank = resident_bytes(layers, tokens, token, NONE, preset("default")) - 4 * part
+    bare = SimpleNamespace(tokens=tokens, available_bytes=int(room * part) + bank, peak_bytes=4 * part + bank)
+    keys, values = most_device_parts(bare, layers, token, preset("default"))
+    assert resident_bytes(layers, tokens, token, (keys, values), preset("default")) <= bare.available_bytes
+    assert (keys == layers or values == 0) and keys + values == max(0, int(room - (4 if keys < layers else 2)))
 
 
 def test_a_refusal_names_the_place_that_is_full(model):
-    plan = plan_on_host(model, 1 << 20)
-    full = replace(plan, device="cuda", host_bytes=9 * GIB, host_available_bytes=GIB)
+    full = replace(make_plan(model, 1 << 20), device="cuda", host_bytes=9 * GIB, host_available_bytes=GIB)
     assert not full.fits
     assert "need 9.0 GiB of host memory and 1.0 GiB are free" in str(placement.does_not_fit(full))
-    near = replace(plan, device="cuda", host_bytes=None, peak_bytes=9 * GIB, available_bytes=GIB)
+    assert "--kv-dtype fp8" in placement.does_not_fit(full).hint
+    near = replace(full, host_bytes=None, peak_bytes=9 * GIB, available_bytes=GIB)
     refusal = placement.does_not_fit(near)
     assert "9.0 GiB of GPU memory" in str(refusal) and "--kv host" in refusal.hint
     assert isinstance(refusal, DoesNotFit)
+
+
+def test_a_limit_counts_what_is_taken_already(model):
+    engine = Engine(model, AttentionSettings(), kv=KvSettings(host_bytes=used_bytes("cpu") + (1 << 30)))
+    plan = engine.plan(1000)
+    assert 0 < plan.available_bytes <= (1 << 30) + (64 << 20) and plan.fits
+    with pytest.raises(DoesNotFit, match="tokens need"):
+        Engine(model, AttentionSettings(), kv=KvSettings(host_bytes=1)).prefill([1] * 100)
+
+
+@pytest.mark.parametrize("settings", [AttentionSettings(), AttentionSettings(mode="dense"), AttentionSettings(backend="torch")])
+def test_eight_bits_are_refused_where_no_kernel_reads_them(model, settings):
+    with pytest.raises(UsageError, match="--kv-dtype fp8 needs an NVIDIA GPU and sparse attention"):
+        Engine(model, settings, kv=KvSettings(dtype="fp8"))
+    with pytest.raises(UsageError, match="computes in float32"):
+        Engine(model, settings, kv=KvSettings(dtype="bf16"))
 
 
 @pytest.mark.parametrize("mode", ["sparse", "dense"])
 def test_answers_are_the_same_wherever_keys_lie(model, mode, monkeypatch):
     """Layers, chunks, questions and a prefix that grows, through the staging buffers."""
     answers = []
-    for on_host in (False, True):
-        monkeypatch.setattr(placement, "places", lambda *given: (on_host,))
+    for parts in (ALL, NONE, (2, 0), (1, 0), (2, 1)):
+        monkeypatch.setattr(placement, "places", lambda *given: (parts,))
         engine = Engine(model, AttentionSettings(mode=mode, dense_below=0), chunk_tokens=256)
         engine.prefill(draw_ids(model, 900, 1))
-        assert engine.store.in_place == on_host
+        assert engine.store.device_parts == parts
         found = [list(engine.generate(draw_ids(model, 5, 2), max_tokens=9))]
         engine.prefill(draw_ids(model, 300, 3))
         found += [list(engine.generate(draw_ids(model, 70, 4), max_tokens=9)), engine.peek(draw_ids(model, 3, 5))]
         engine.store.check_integrity()
         engine.close()
         answers.append(found)
-    assert answers[0][:2] == answers[1][:2] and torch.equal(answers[0][2], answers[1][2])
+    for other in answers[1:]:
+        assert answers[0][:2] == other[:2] and torch.equal(answers[0][2], other[2])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +149,7 @@ def test_time_on_a_gpu_is_about_what_was_measured(name, tokens, measured):
 
 def test_a_session_follows_keys_to_the_host(model, tmp_path, monkeypatch):
     """A plan moves the store after the session was made: what is kept, and loaded by the next run, is the moved one's."""
-    monkeypatch.setattr(placement, "places", lambda *given: (True,))
+    monkeypatch.setattr(placement, "places", lambda *given: (NONE,))
     ids, terminal, answers, said = draw_ids(model, 700, 1), Terminal(quiet=True), [], []
     texts = {"document": ["a"], "source types": [], "encoding": [], "file names": [], "readers": {"version": 1}}
     for reused in (0, len(ids)):
@@ -120,6 +159,6 @@ def test_a_session_follows_keys_to_the_host(model, tmp_path, monkeypatch):
         with ending(session, terminal):
             pipeline._prefill(engine, ids, 64, session, terminal)
             answers.append(list(engine.generate(draw_ids(model, 5, 2), max_tokens=9)))
-        assert engine.store.in_place and session.reused == reused and not said
+        assert engine.store.device_parts == NONE and session.reused == reused and not said
         engine.close()
     assert answers[0] == answers[1]

@@ -3,14 +3,19 @@
 import pytest
 import torch
 
-from hipcli.cache import host
+from hipcli.cache import lane
 from hipcli.cache.base import StoreShape
 from hipcli.cache.host import HostStore
 from hipcli.cache.pinned import PinnedSegment
 from hipcli.cache.resident import ResidentStore
 
 SHAPE = StoreShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.float32)
-STORES = {"resident": ResidentStore, "host": HostStore}
+STORES = {
+    "resident": ResidentStore,
+    "host": HostStore,
+    "keys on the device": lambda shape: HostStore(shape, key_layers=shape.layers),
+    "mixed": lambda shape: HostStore(shape, key_layers=1),
+}
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -155,7 +160,7 @@ class Crowded(PinnedSegment):
 
 
 def test_a_growth_on_the_host_that_fails_half_way_loses_nothing(monkeypatch):
-    monkeypatch.setattr(host, "PinnedSegment", Crowded)
+    monkeypatch.setattr(lane, "PinnedSegment", Crowded)
     store = HostStore(SHAPE)
     k, _ = fill(store, (10,))
     Crowded.most, Crowded.left = 900, 3
@@ -170,10 +175,11 @@ def test_a_growth_on_the_host_that_fails_half_way_loses_nothing(monkeypatch):
     assert torch.equal(store.view(0)[0], torch.cat([k, more], 1))
 
 
-def test_layers_in_any_order_and_prefixes_that_grow_on_the_host():
+@pytest.mark.parametrize("resident", [(0, 0), (5, 0), (3, 1), (4, 5)], ids=str)
+def test_layers_in_any_order_and_prefixes_that_grow_on_the_host(resident):
     """Staging buffers change hands: what a view shows is always the layer's own, also after tokens were written on the host."""
     shape = StoreShape(layers=5, kv_heads=3, head_dim=4, dtype=torch.float32)
-    near, far = ResidentStore(shape), HostStore(shape)
+    near, far = ResidentStore(shape), HostStore(shape, *resident)
     draw = torch.Generator().manual_seed(5)
     for store in (near, far):
         store.reserve(400)
@@ -202,3 +208,24 @@ def test_layers_in_any_order_and_prefixes_that_grow_on_the_host():
             for mine, theirs in zip(far.view(layer), near.view(layer)):
                 assert torch.equal(mine, theirs)
         far.check_integrity()
+
+
+@pytest.mark.parametrize(("layers", "resident"), [(1, 0), (1, 1), (28, 9), (32, 31), (5, 5), (24, 12)])
+def test_layers_on_the_device_lie_evenly_among_those_on_the_host(layers, resident):
+    placed = lane.spread(layers, resident)
+    assert len(placed) == layers and sum(placed) == resident
+    runs = [len(run) for run in "".join("d" if here else "h" for here in placed).split("d" if 2 * resident < layers else "h")]
+    assert max(runs[1:-1], default=0) - min(runs[1:-1], default=0) <= 1
+
+
+def test_bytes_over_the_bus_are_counted():
+    """Three layers of which one keeps both parts on the device: two send what is new; each prefix that a view shows came once."""
+    shape = StoreShape(layers=3, kv_heads=3, head_dim=4, dtype=torch.float32)
+    store, part = HostStore(shape, key_layers=1, value_layers=1), 3 * 4 * 4
+    store.reserve(100)
+    for _ in range(2):
+        for at in range(3):
+            store.append(at, torch.randn(3, 10, 4), torch.randn(3, 10, 4))
+    sent = 2 * 2 * 20 * part
+    assert store.bus_bytes >= sent and (store.bus_bytes - sent) % (10 * part) == 0
+    assert store.host_bytes == 2 * 2 * 100 * part and store.allocated_bytes == 3 * store.host_bytes // 2

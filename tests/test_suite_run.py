@@ -101,7 +101,7 @@ def test_a_run_without_an_answer_says_why(bench, tmp_path):
 
 
 def test_what_exceeds_the_memory_says_so(tiny_model, monkeypatch):
-    from hipcli import memory
+    from hipcli import placement
     from hipcli.console import Terminal
     from hipcli.suite.catalogue import choose
     from hipcli.suite.options import SuiteOptions
@@ -110,7 +110,7 @@ def test_what_exceeds_the_memory_says_so(tiny_model, monkeypatch):
 
     options = SuiteOptions(choose(["kv"]), (1024,), ("dense", "paper-3k"), model=str(tiny_model), device="cpu", dtype="float32")
     opened = open_bench(options, float("inf"), Terminal(quiet=True))
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(placement, "free_bytes", lambda device, most=None: 1000)
     found = list(rows(opened, Records()))
     assert [(row["attention"], row["reason"]) for row in found] == [("dense", "memory"), ("paper-3k", "memory")]
     assert all("of memory and 1.0 KB are free" in row["skipped"] for row in found)

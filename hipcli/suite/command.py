@@ -33,7 +33,8 @@ def bench_or_suite(given: dict[str, Any]) -> None:
         return
     from hipcli import bench
 
-    speed = {name: given[name] for name in ("model", "shape", "device", "dtype", "preset", "kv", "whole", "minutes", "out", "plot")}
+    placing = ("kv", "kv_dtype", "gpu_memory", "host_memory")
+    speed = {name: given[name] for name in ("model", "shape", "device", "dtype", "preset", *placing, "whole", "minutes", "out", "plot")}
     bench.run(context=given["context"] or [], json=given["as_json"], part=given["part"] or [], **speed)
 
 

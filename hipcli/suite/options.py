@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from hipcli import config
 from hipcli.errors import UsageError
+from hipcli.options import kv_settings
+from hipcli.settings import KvSettings
 from hipcli.suite.catalogue import choose
 from hipcli.suite.tasks import Task
 
@@ -20,7 +22,7 @@ class SuiteOptions:
     """tasks: to run. contexts: tokens, ascending. attention: "dense", "auto" or presets. samples: haystacks a cell, or
     examples of a data file; None for one, or all.
     pack: questions a haystack at most; 1 is the published form. dense_below: of the presets, None for the program's own.
-    seconds: to spend at most. check: measure agreement with dense attention too.
+    seconds: to spend at most. check: measure agreement with dense attention too. kv: how keys and values are kept.
 
     Raises UsageError on what cannot be run.
     """
@@ -39,6 +41,7 @@ class SuiteOptions:
     dtype: str = "auto"
     seconds: float = 300.0
     check: bool = False
+    kv: KvSettings = KvSettings()
 
     def __post_init__(self) -> None:
         for name in ("samples", "pack"):
@@ -80,4 +83,5 @@ def options_from(suites: Sequence[str], given: dict, data: Sequence[Task] = ()) 
         dtype=given["dtype"],
         seconds=60 * given["minutes"],
         check=given["check"],
+        kv=kv_settings(given["kv"], given["kv_dtype"], given["gpu_memory"], given["host_memory"]),
     )

@@ -184,7 +184,7 @@ def answer_rows(opened: Bench, task: Task, cell: Cell, name: str, key: Row) -> I
     from hipcli.engine import Engine
     from hipcli.suite.scoring import answer_fields
 
-    engine = Engine(opened.model, opened.attention[name], on_notice=opened.terminal.warn)
+    engine = Engine(opened.model, opened.attention[name], kv=opened.options.kv, on_notice=opened.terminal.warn)
     try:
         label = f"{task.name} at {key['context']:,} tokens, {name}"
         prefilled = _prefill(opened, engine, cell, label)
