@@ -27,6 +27,7 @@ HONEST = {
     "white on black": b"0 g 40 690 200 30 re f BT /F1 12 Tf 1 g 50 700 Td (Total is 1) Tj ET",
     "light grey": b"BT /F1 12 Tf 0.8 g 50 700 Td (Total is 1) Tj ET",
     "a footnote of 4 points": b"BT /F1 4 Tf 50 700 Td (Total is 1) Tj ET",
+    "a comma off the page": b"BT /F1 12 Tf 5000 700 Td (,) Tj ET",
     "outlined": b"BT /F1 24 Tf 1 Tr 50 700 Td (Total is 1) Tj ET",
 }
 IMAGE = (

@@ -19,6 +19,7 @@ INVISIBLE, TINY, OUTSIDE, UNDER = (
 _TINY_POINTS = 1.5
 _COVERS = 0.5  # of the page's area: a scan
 _MOST_QUOTES = 20
+_FEWEST_LETTERS = 3
 _MOST_OBJECTS = 50_000
 _CHARS = 300
 _PIXELS = 1200  # of the longer side of the rendering
@@ -48,7 +49,8 @@ def hidden_text(page: Any, textpage: Any) -> list[tuple[str, str]]:
                 found[-1] = (kind, f"{found[-1][1]} {words}"[:_CHARS])
             else:
                 found.append((kind, words[:_CHARS]))
-    return found[:_MOST_QUOTES]
+    # a comma beside the page is a slip of the typesetter
+    return [(kind, words) for kind, words in found if sum(map(str.isalnum, words)) >= _FEWEST_LETTERS][:_MOST_QUOTES]
 
 
 def _objects(page: Any, kind: int) -> Iterator[Any]:
