@@ -21,6 +21,7 @@ _COVERS = 0.5  # of the page's area: a scan
 _MOST_QUOTES = 20
 _FEWEST_LETTERS = 3
 _MOST_OBJECTS = 50_000
+_MOST_READ = 1000
 _CHARS = 300
 _PIXELS = 1200  # of the longer side of the rendering
 _FAINT = 12  # steps of 255 between letters and paper below which nobody sees them
@@ -40,15 +41,20 @@ def hidden_text(page: Any, textpage: Any) -> list[tuple[str, str]]:
         suspects = [(text, kind) for text, kind in suspects if kind != INVISIBLE]
     picture = _Picture(page) if any(kind == UNDER for _, kind in suspects) else None
     found: list[tuple[str, str]] = []
+    read = 0
     for text, kind in suspects:
-        if kind == UNDER and not picture.is_flat(_box(text)):
+        full = bool(found) and found[-1][0] == kind and len(found[-1][1]) >= _CHARS
+        if full or (kind == UNDER and not picture.is_flat(_box(text))):
             continue
-        words = _words(text, textpage, raw)
+        # pdfium goes through the whole page for each of them
+        words, read = _words(text, textpage, raw), read + 1
         if words.strip():
-            if found and found[-1][0] == kind and len(found[-1][1]) < _CHARS:
+            if found and found[-1][0] == kind:
                 found[-1] = (kind, f"{found[-1][1]} {words}"[:_CHARS])
             else:
                 found.append((kind, words[:_CHARS]))
+        if read == _MOST_READ:
+            break
     # a comma beside the page is a slip of the typesetter
     return [(kind, words) for kind, words in found if sum(map(str.isalnum, words)) >= _FEWEST_LETTERS][:_MOST_QUOTES]
 
