@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hipcli.readers import read_document
-from hipcli.readers.pdf_hidden import OUTSIDE, UNDER
+from hipcli.readers.pdf_hidden import OUTSIDE, TINY
 
 HIP = Path(sys.executable).with_name("hip")
 SEEN = b"BT /F1 12 Tf 50 750 Td (Total 485000) Tj ET "
@@ -85,7 +85,7 @@ def test_a_page_of_hidden_words_is_few_findings_and_takes_no_time(tmp_path, pdf)
     words = b"".join(b"(word) Tj 0 -1 Td\n" for _ in range(20_000))
     began = time.monotonic()
     found = hidden(tmp_path, pdf, b"BT /F1 1 Tf 1 g 50 700 Td " + words + b"ET")
-    assert [(kind, len(text)) for kind, text in found] == [(UNDER, 300), (OUTSIDE, 300)] and time.monotonic() - began < 8
+    assert [(kind, len(text)) for kind, text in found] == [(TINY, 300), (OUTSIDE, 300)] and time.monotonic() - began < 8
 
 
 def test_inspect_lists_it(tmp_path, pdf):
