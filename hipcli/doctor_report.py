@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hipcli import config
 from hipcli.config_keys import SETTINGS
+from hipcli.errors import UsageError
 from hipcli.models_command import home_short
 
 _PATH = re.compile(r"(?<![\w.~:/])(?:~|[A-Za-z]:)?[/\\][^\s'\"`,;:()]*")
@@ -39,8 +40,12 @@ def without_names(text: str, names: Sequence[str] | None = None) -> str:
 
 def _folders() -> list[str]:
     """The folders that checks name, in both ways of writing them, longest first."""
-    model = config.default_model() or ""
-    known = [config.data_dir(), config.cache_dir(), config.config_path(), *([Path(model).absolute()] if "/" in model else [])]
+    known = [config.config_path()]
+    try:
+        model = config.default_model() or ""
+        known += [config.data_dir(), config.cache_dir(), *([Path(model).absolute()] if "/" in model else [])]
+    except UsageError:
+        pass  # settings that are wrong name no folders; a check says what is wrong with them
     return sorted({written for path in known for written in (str(path), home_short(path))}, key=len, reverse=True)
 
 
@@ -56,5 +61,8 @@ def _names() -> list[str]:
 
 def _set() -> list[tuple[str, str]]:
     """Keys that the user set, with their origin; no values, which may name files."""
-    chosen = {key: config.choice(key) for key in SETTINGS} | config.loader_choices()
+    try:
+        chosen = {key: config.choice(key) for key in SETTINGS} | config.loader_choices()
+    except UsageError:
+        return []
     return [(key, choice.origin) for key, choice in chosen.items() if choice.origin != "default"]

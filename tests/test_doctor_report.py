@@ -45,5 +45,8 @@ def test_a_whole_report(tmp_path, tiny_model):
         assert needed in done.stdout, done.stdout
     for private in ("anna", "lindqvist", "secret", "/work", "/tmp", "~/", "odt2txt"):
         assert private not in done.stdout, done.stdout
+    (home / "hip.toml").write_text("preset = 'no'\n")
+    broken = subprocess.run([HIP, "doctor", "--report"], env=env, capture_output=True, text=True)
+    assert broken.returncode == 1 and "fail  settings: <path>, line 1: preset must be" in broken.stdout and "anna" not in broken.stdout
     both = subprocess.run([HIP, "doctor", "--report", "--json"], env=env, capture_output=True)
     assert both.returncode == 2 and both.stdout == b""
