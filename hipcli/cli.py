@@ -188,12 +188,14 @@ def _bench(given: dict[str, Any]) -> Work:
     return work
 
 
-@app.command("doctor", epilog="Example:  hip doctor --json")
-def _doctor(as_json: option_types.Json = False) -> Work:
+@app.command("doctor", epilog="Example:  hip doctor --report")
+def _doctor(as_json: option_types.Json = False, report: option_types.Report = False) -> Work:
     """Check this installation and machine, with a fix for what is wrong."""
     from hipcli import doctor
 
-    return lambda: doctor.doctor(Terminal(as_json=as_json))
+    if as_json and report:
+        raise UsageError("--json and --report are two ways to print one thing, so not both")
+    return lambda: doctor.doctor(Terminal(as_json=as_json), report)
 
 
 _Topic = Annotated[

@@ -248,7 +248,7 @@ class Terminal:
     def phase(self, label: str, total: int | None = None, unit: str = "", *, long: bool = False) -> Iterator[Phase]:
         """Show the advance of one stretch of work: a live bar, or plain lines where that is unwelcome."""
         if self.live:
-            with self._bar(label, total is not None) as progress:
+            with self._bar(label, total is not None or bool(unit)) as progress:  # a total of units may come later
                 yield _BarPhase(progress, label, total, unit)
         elif self.quiet or self.as_json:
             yield Phase()
