@@ -22,10 +22,8 @@ from hipcli.evidence import Evidence, gather
 from hipcli.input import read
 from hipcli.inspection import check_complete
 from hipcli.options import RunOptions
-from hipcli.pipeline import Answer, Reading, as_question, open_reading
+from hipcli.pipeline import MORE_TOKENS, Answer, Reading, as_question, open_reading
 
-# questions and answers that memory is kept free for at first, and again whenever they have filled it
-_ROOM_TOKENS = 4096
 _HELP = """/sources      the passages on which the last answer's words stand
 /reset        let the model forget the conversation; the document stays
 /save FILE    write all that was asked and said to a new file
@@ -56,7 +54,7 @@ def chat(options: RunOptions, terminal: Terminal) -> None:
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
-    with open_reading(document, options, terminal, lambda prompt, encoded: _ROOM_TOKENS) as reading:
+    with open_reading(document, options, terminal, lambda prompt, encoded: MORE_TOKENS) as reading:
         reading.timing["read_seconds"] = read_seconds
         with open_input(terminal) as lines:
             talk = Conversation(reading, terminal, lines.interactive)
@@ -79,7 +77,6 @@ class Conversation:
         self.turns: list[Turn] = []
         self.forgotten = 0
         self._document_tokens = reading.engine.cached_len
-        self._room = reading.plan.tokens
         self._written = False
         if reading.prompt.turn_ids is None:
             terminal.warn(f"the chat template of {reading.files.name} has no second turn: each question is asked on its own")
@@ -115,7 +112,7 @@ class Conversation:
         kept, asked = reading.prompt.turn_ids is not None, as_question(question)
         suffix = reading.prompt.next_ids(asked) if len(self.turns) > self.forgotten and kept else reading.prompt.suffix_ids(asked)
         try:
-            self._make_room(len(suffix))
+            reading.make_room(len(suffix), reading.options.max_tokens)
         except DoesNotFit as fault:
             self.terminal.warn(f"{fault.message}; /reset forgets the conversation and makes room")
             return
@@ -133,12 +130,6 @@ class Conversation:
         evidence = gather(answer.text, question, reading.document)
         self.turns.append(Turn(question, answer, evidence, stop.wanted, len(self.turns) == self.forgotten))
         self._tell(self.turns[-1])
-
-    def _make_room(self, suffix_tokens: int) -> None:
-        need = self.reading.engine.cached_len + suffix_tokens + self.reading.options.max_tokens
-        if need > self._room:
-            self.reading.engine.make_room(need + _ROOM_TOKENS)
-            self._room = need + _ROOM_TOKENS
 
     def _tell(self, turn: Turn) -> None:
         """What belongs to an answer beside its words."""

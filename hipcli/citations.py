@@ -85,7 +85,8 @@ def _weigh(answer: set[str], question: set[str], document: Document) -> tuple[di
     rarity = {word: math.log(1 + len(present) / count) * substance(word) for word, count in frequency.items()}
     weights = {word: rarity[word] * (_ECHO if word in question else 1.0) for word in answer if word in rarity}
     echoes = {word: rarity[word] for word in question if word in rarity}
-    totals = [sum(weights.get(word, 0.0) for word in words) for words in present]
+    # exact, since a set's words come in another order in every process
+    totals = [math.fsum(weights.get(word, 0.0) for word in words) for words in present]
     ranked = sorted((index for index, total in enumerate(totals) if total > 0), key=lambda index: (-totals[index], index))
     return weights, echoes, ranked[:_MAX_CANDIDATES]
 
@@ -107,7 +108,7 @@ def _match(index: int, page: Page, words: Sequence[str], weights: dict[str, floa
         return None
     score = sum(weights.get(word, 0.0) * _lift(length) * fade for word, length, fade in zip(words, longest, fades) if length)
     here = {word for word, _, _ in spans}
-    score += 0.15 * sum(weight for word, weight in echoes.items() if word in here)
+    score += 0.15 * math.fsum(weight for word, weight in echoes.items() if word in here)
     return Match(index, score, spans[best_run[0]][1], spans[best_run[1]][2])
 
 

@@ -17,6 +17,7 @@ from hipcli.console import Terminal
 from hipcli.errors import UsageError
 from hipcli.help_command import help_on, names
 from hipcli.models_command import models_app
+from hipcli.serve_command import SERVE_GROUPS, serve
 from hipcli.sessions_command import sessions_app
 from hipcli.topics import TOPICS
 
@@ -120,6 +121,13 @@ def _chat(given: dict[str, Any]) -> Work:
         chat(RunOptions.chosen(_sources(given), given), _terminal(given))
 
     return work
+
+
+@app.command("serve", cls=GivenOnce, epilog="Example:  hip serve samples/lighthouse.pdf")
+@takes(*SERVE_GROUPS)
+def _serve(given: dict[str, Any]) -> Work:
+    """Serve a page and an OpenAI-compatible API for questions about documents."""
+    return lambda: serve(given)
 
 
 @app.command("inspect", cls=GivenOnce, epilog="Example:  hip inspect samples/lighthouse.pdf")

@@ -106,6 +106,11 @@ def debug() -> bool:
     return os.environ.get("HIP_DEBUG", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
+def serve_token() -> str | None:
+    """A token of `hip serve`. It has no key: a secret does not belong into a file of settings that is printed."""
+    return os.environ.get("HIP_SERVE_TOKEN") or None
+
+
 def plain_terminal() -> bool:
     """Whether the user's shell asks for output without escape codes."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("dumb", "unknown")

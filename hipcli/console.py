@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from hipcli import config
 from hipcli.errors import DiskError
+from hipcli.trimming import Trimmer
 
 if TYPE_CHECKING:
     # rich is loaded when something live is shown, so that help and pipes start at once
@@ -83,25 +84,18 @@ class AnswerWriter:
     def __init__(self) -> None:
         terminal = sys.stdout is not None and sys.stdout.isatty()
         self._clean = visible if terminal else without_controls
-        self._held = ""
-        self._started = False
+        self._trim = Trimmer()
 
     def write(self, text: str) -> None:
         """Show text at once, except white space that may turn out to be the answer's end."""
-        text = self._held + text
-        if not self._started:
-            text = text.lstrip()
-        body = text.rstrip()
-        self._held = text[len(body) :]
-        if body:
-            self._started = True
+        if body := self._trim.push(text):
             write_stdout(self._clean(body))
 
     def finish(self) -> None:
         """End the line; writes nothing when nothing was written before."""
-        if self._started:
+        if self._trim.started:
             write_stdout("\n")
-        self._started, self._held = False, ""
+        self._trim = Trimmer()
 
 
 class Phase:
@@ -226,6 +220,9 @@ class Terminal:
     def warn(self, text: str) -> None:
         """A note marked as a warning."""
         self.note(f"warning: {text}")
+
+    def check(self) -> None:
+        """Raise when the work was called off by other means than a signal; asked by what waits for others."""
 
     def detail(self, text: str) -> None:
         """Shown when verbose."""

@@ -200,13 +200,13 @@ class Engine:
         max_tokens: int,
         sampling: Sampling = Sampling(),
         stop_ids: frozenset[int] = frozenset(),
-        on_suffix: Callable[[], None] | None = None,
+        on_read: Callable[[int], None] | None = None,
         keep: bool = False,
     ) -> Iterator[int]:
         """Yield the answer to prefix + suffix, id by id, without the stop id.
 
         When it ends, or is closed, suffix and answer are dropped and the prefix stays. keep: they become part of the
-        prefix instead, as far as they were yielded. on_suffix is called once the suffix has been read.
+        prefix instead, as far as they were yielded. on_read gets the number of suffix ids read, after each chunk of them.
         """
         if len(suffix) == 0:
             raise ValueError("suffix must hold at least one id")
@@ -217,10 +217,8 @@ class Engine:
         suffix, answer, read = [*self._unread, *suffix], [], False
         try:
             self.warm_up(prefix + len(suffix) + max_tokens)
-            self._read_suffix(suffix)
+            self._read_suffix(suffix, on_read)
             read = True
-            if on_suffix:
-                on_suffix()
             for token in self._decode(self._hidden, max_tokens, sampler, stop_ids):
                 answer.append(token)
                 yield token
@@ -239,10 +237,11 @@ class Engine:
         self._cut(tokens)
         self._unread = []
 
-    def _read_suffix(self, suffix: Sequence[int]) -> None:
+    def _read_suffix(self, suffix: Sequence[int], on_read: Callable[[int], None] | None = None) -> None:
         with self._as_question():
-            for _ in self._forward_chunks(suffix):
-                pass
+            for done in self._forward_chunks(suffix):
+                if on_read:
+                    on_read(done)
 
     @contextmanager
     def _as_question(self) -> Iterator[None]:

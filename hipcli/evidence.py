@@ -85,7 +85,7 @@ class QuestionWords:
         frequency = Counter(word for here in present for word in here)
         pages = len(present)
         self.weights = {word: math.log(1 + pages / max(1, frequency[word])) * substance(word) for word in words}
-        self.by_page = np.array([sum(self.weights[word] for word in here) for here in present])
+        self.by_page = np.array([math.fsum(self.weights[word] for word in here) for here in present])
         total = sum(self.weights.values())
         self.passage = self._best_passage(document) / total if total else 0.0
 
@@ -102,7 +102,8 @@ class QuestionWords:
 
     def weigh(self, text: str) -> float:
         """Summed weights of those in a text."""
-        return sum(self.weights[word] for word in set(words_of(text)) if word in self.weights)
+        # exact: words come in another order in every process, and passages that weigh the same must stay equal
+        return math.fsum(self.weights[word] for word in set(words_of(text)) if word in self.weights)
 
 
 def _quote(index: int, match: Match | None, asked: QuestionWords, said: list[str], document: Document, gaze, chars_of) -> Citation:

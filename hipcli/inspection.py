@@ -16,7 +16,8 @@ from hipcli.document import Document, Page, PageFault
 from hipcli.errors import IncompleteError, ModelError
 from hipcli.input import read
 from hipcli.options import RunOptions
-from hipcli.pipeline import encode, find_model, open_engine
+from hipcli.loading import find_model, open_engine
+from hipcli.pipeline import encode
 from hipcli.suspicions import Suspicion, suspicions
 
 if TYPE_CHECKING:

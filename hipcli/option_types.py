@@ -103,4 +103,16 @@ MaxSize = Annotated[Optional[str], _option("--max-size", metavar="SIZE", help="W
 OlderThan = Annotated[Optional[str], _option("--older-than", metavar="AGE", help="Those not used for so long: 30d, 12h.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; others than this machine's own need a token.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", help="The port; 0 takes one that is free.", min=0, max=65535)]
+TokenFile = Annotated[
+    Optional[str], _option("--token-file", metavar="FILE", help="Who may ask: a token a line, each with documents of its own.")
+]
+AllowHosts = Annotated[Optional[list[str]], _option("--allow-host", metavar="NAME", help="A name the server goes by; may be repeated.")]
+Backlog = Annotated[int, typer.Option("--backlog", metavar="N", help="Questions that may wait; more are refused with 429.")]
+Loaded = Annotated[int, typer.Option("--loaded", metavar="N", help="Documents in memory at once; others come back from the disk.")]
+MostDocuments = Annotated[int, typer.Option("--documents", metavar="N", help="Uploads kept for one token.")]
+UploadSize = Annotated[str, typer.Option("--upload-size", metavar="SIZE", help="Largest document: 100MB, 2GB.")]
+UploadPages = Annotated[int, typer.Option("--upload-pages", metavar="N", help="Most pages of a document.")]
+UploadSeconds = Annotated[float, typer.Option("--upload-seconds", metavar="X", help="For a document to arrive, and to be read.")]
 Data = Annotated[Optional[str], _option("--data", metavar="DIR", help="Data files of LongBench, InfiniteBench or RULER.")]

@@ -1,4 +1,4 @@
-"""From sources to a model that has read them: document → tokens → model → plan → prefill.
+"""From a document to a model that has read it: tokens → model → plan → prefill.
 
 Shared by every command that asks something of a document. Knows nothing of how answers are printed.
 """
@@ -11,14 +11,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hipcli import config
 from hipcli.console import Terminal, amount, duration
 from hipcli.document import Document
 from hipcli.errors import ModelError
+from hipcli.loading import attention_settings, find_model, open_engine, run_device
 from hipcli.options import RunOptions
 from hipcli.reuse import check_choices, ending, make_session, restore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hipcli.engine import Engine
     from hipcli.memory import MemoryPlan
     from hipcli.models import ModelFiles
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from hipcli.tokens import EncodedDocument, PromptParts, Tokenizer
 
     Room = Callable[[PromptParts, EncodedDocument], int]
+
+# what memory is kept free for at first where questions keep coming, and again whenever they have filled it
+MORE_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Reading:
     plan: MemoryPlan
     session: SessionKeeper | None = None
     timing: dict[str, float] = field(default_factory=dict)
+    # of prefix, question and answer: what memory was made for
+    room_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.room_tokens = self.room_tokens or self.plan.tokens
 
     def ask(self, question: str, on_text: Callable[[str], None] | None = None) -> Answer:
         """Ask about the document; on_text as for `answer`."""
@@ -72,6 +82,7 @@ class Reading:
         max_tokens: int | None = None,
         on_text: Callable[[str], None] | None = None,
         enough: Callable[[str], bool] | None = None,
+        on_read: Callable[[int], None] | None = None,
         suffix: Sequence[int] | None = None,
         keep: bool = False,
     ) -> Answer:
@@ -81,6 +92,7 @@ class Reading:
 
         on_text: gets complete characters as they come, the same text as the answer's.
         enough: asked with the text so far after each token; True ends the answer.
+        on_read: called while the question is read, with the number of its tokens done; what it raises ends the answer.
         """
         from hipcli.sampling import Sampling
 
@@ -94,7 +106,8 @@ class Reading:
 
         began, first, count = time.monotonic(), None, 0
         suffix, limit = suffix or self.prompt.suffix_ids(question), max_tokens or options.max_tokens
-        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=self.tokenizer.stop_ids, keep=keep)
+        stops = self.tokenizer.stop_ids
+        ids = self.engine.generate(suffix, max_tokens=limit, sampling=sampling, stop_ids=stops, on_read=on_read, keep=keep)
         # closed before the engine is, whatever stops the answer
         with closing(ids):
             for token in ids:
@@ -107,6 +120,13 @@ class Reading:
         ended = time.monotonic()
         return Answer("".join(pieces).strip(), self.engine.finish_reason or "stop", count, ended - began, (first or ended) - began)
 
+    def make_room(self, suffix_tokens: int, max_tokens: int) -> None:
+        """Memory for one more question and its answer, and for others to come where there was none. Raises DoesNotFit."""
+        need = self.engine.cached_len + suffix_tokens + max_tokens
+        if need > self.room_tokens:
+            self.engine.make_room(need + MORE_TOKENS)
+            self.room_tokens = need + MORE_TOKENS
+
 
 def as_question(text: str) -> str:
     """A question as the model is given it. Small models answer more of them right when it is marked as one (docs/results)."""
@@ -118,27 +138,6 @@ def room_for(questions: Sequence[str]) -> Room:
     return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in questions)
 
 
-def attention_settings(options: RunOptions):
-    """The AttentionSettings of these options; raises UsageError for a name that does not exist."""
-    from hipcli.settings import AttentionSettings
-
-    config.require_preset(options.preset)
-    mode = "dense" if options.dense else "sparse"
-    return AttentionSettings(mode=mode, preset=options.preset, dense_below=options.dense_below, backend=options.backend)
-
-
-def find_model(options: RunOptions, terminal: Terminal, *, local_only: bool = False) -> ModelFiles:
-    """The model's files, fetched if they must be; raises ModelError."""
-    from hipcli.models import obtain_model
-
-    return obtain_model(
-        options.model or config.default_model(),
-        data_dir=config.data_dir(),
-        offline=local_only or options.offline or config.offline(),
-        progress=terminal.sink(),
-    )
-
-
 def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[Tokenizer, EncodedDocument]:
     """Load the model's tokenizer and turn the document into tokens."""
     from hipcli.tokens import load_tokenizer
@@ -146,42 +145,13 @@ def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[T
     tokenizer = load_tokenizer(files.path)
     if tokenizer.prompt_format != "chat":
         terminal.warn(f"{files.name} has no chat template that works: it is asked in plain text")
+    return tokenizer, tokenized(document, tokenizer, terminal)
+
+
+def tokenized(document: Document, tokenizer: Tokenizer, terminal: Terminal) -> EncodedDocument:
+    """A document's tokens."""
     with terminal.phase("tokenizing", document.chars, "characters") as phase:
-        return tokenizer, tokenizer.encode_document(document, on_chars=phase.to)
-
-
-def run_device(options: RunOptions) -> str:
-    """The device of a run; raises UsageError when it is not there or cannot run the backend that was asked for."""
-    from hipcli.devices import choose_device
-
-    return choose_device(options.device, options.backend)
-
-
-@contextmanager
-def open_engine(files: ModelFiles, options: RunOptions, terminal: Terminal) -> Iterator[tuple[Any, Engine]]:
-    """Load the model and give it an engine, closed in the end; raises ModelError, DoesNotFit, UsageError."""
-    settings = attention_settings(options)
-    with terminal.phase(f"loading {files.name}"):
-        from hipcli.devices import keep_within, untested
-        from hipcli.dtype_probe import settled_dtype
-        from hipcli.engine import Engine
-        from hipcli.model import load_model
-
-        device = run_device(options)
-        keep_within(device, options.kv_settings.gpu_bytes)
-        if notice := untested(device):
-            terminal.warn(notice)
-        if device == "cpu" and options.dtype == "float16":
-            terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
-        if device == "cpu" and options.kv != "auto":
-            terminal.warn(f"--kv {options.kv} changes nothing on a CPU: keys and values lie in its memory anyway")
-        dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
-        model = load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
-        engine = Engine(model, settings, kv=options.kv_settings, on_notice=terminal.warn)
-    try:
-        yield model, engine
-    finally:
-        engine.close()
+        return tokenizer.encode_document(document, on_chars=phase.to)
 
 
 @contextmanager
@@ -200,21 +170,43 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     files = find_model(options, terminal)
     tokenizer, encoded = encode(document, files, terminal)
     timing = {"tokenize_seconds": time.monotonic() - clock}
-    prompt, clock = tokenizer.prompt(options.system), time.monotonic()
-    with open_engine(files, options, terminal) as (model, engine):
+    clock = time.monotonic()
+    with open_engine(files, options, terminal) as (_, engine):
         timing["load_seconds"] = time.monotonic() - clock
-        ids = [*prompt.prefix_ids, *encoded.ids.tolist()]
-        if max(ids) >= model.vocab:
-            raise ModelError(f"the tokenizer of {files.name} has more tokens than its weights", "fetch or copy the model's files again")
-        spare = room(prompt, encoded) + options.max_tokens
-        plan = engine.plan(len(ids) + spare)
-        terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
-        session = None if options.no_session else make_session(document, options, files, prompt, engine, ids, terminal)
-        with ending(session, terminal):
-            timing |= _prefill(engine, ids, spare, session, terminal)
-            if model.device != "cpu":
-                timing |= _warm_up(engine, plan.tokens, terminal)
-            yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, session, timing)
+        with hold(engine, document, options, files, tokenizer, encoded, terminal, room) as reading:
+            reading.timing |= timing
+            yield reading
+
+
+@contextmanager
+def hold(
+    engine: Engine,
+    document: Document,
+    options: RunOptions,
+    files: ModelFiles,
+    tokenizer: Tokenizer,
+    encoded: EncodedDocument,
+    terminal: Terminal,
+    room: Room,
+    cache_dir: Path | None = None,
+) -> Iterator[Reading]:
+    """Let an empty engine read a document, and wait in the end for what is kept of it.
+
+    room: as for open_reading. cache_dir: where sessions are kept, None for this user's. Raises ModelError, DoesNotFit.
+    """
+    prompt, model = tokenizer.prompt(options.system), engine.model
+    ids = [*prompt.prefix_ids, *encoded.ids.tolist()]
+    if max(ids) >= model.vocab:
+        raise ModelError(f"the tokenizer of {files.name} has more tokens than its weights", "fetch or copy the model's files again")
+    spare = room(prompt, encoded) + options.max_tokens
+    plan = engine.plan(len(ids) + spare)
+    terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
+    session = None if options.no_session else make_session(document, options, files, prompt, engine, ids, terminal, cache_dir)
+    with ending(session, terminal):
+        timing = _prefill(engine, ids, spare, session, terminal)
+        if model.device != "cpu":
+            timing |= _warm_up(engine, plan.tokens, terminal)
+        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, session, timing)
 
 
 def plan_line(plan: MemoryPlan) -> str:
@@ -238,9 +230,10 @@ def _prefill(engine: Engine, ids: list[int], room: int, session: SessionKeeper |
         with terminal.phase("prefill", len(rest), "tokens", long=True) as phase:
 
             def on_chunk(done: int, total: int) -> None:
-                phase.to(done)
+                # a phase may end the work, and then what was read so far is kept
                 if session:
                     session.stored(engine.cached_len)
+                phase.to(done)
 
             engine.prefill(rest, on_chunk=on_chunk, room=room)
     if session:

@@ -23,7 +23,8 @@ from hipcli.errors import InputError, UsageError
 from hipcli.input import read
 from hipcli.inspection import check_complete
 from hipcli.options import RunOptions
-from hipcli.pipeline import Answer, Reading, find_model, open_reading, room_for
+from hipcli.loading import find_model
+from hipcli.pipeline import Answer, Reading, open_reading, room_for
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from hipcli import config
 from hipcli.console import Terminal, duration
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hipcli.document import Document
     from hipcli.engine import Engine
     from hipcli.models import ModelFiles
@@ -34,21 +36,31 @@ def check_choices(options: RunOptions) -> None:
 
 
 def make_session(
-    document: Document, options: RunOptions, files: ModelFiles, prompt: PromptParts, engine: Engine, ids: Sequence[int], terminal: Terminal
+    document: Document,
+    options: RunOptions,
+    files: ModelFiles,
+    prompt: PromptParts,
+    engine: Engine,
+    ids: Sequence[int],
+    terminal: Terminal,
+    cache_dir: Path | None = None,
 ) -> SessionKeeper:
-    """The session of a run; nothing is read or written yet. Raises UsageError for a name that stands for something else."""
+    """The session of a run; nothing is read or written yet. Raises UsageError for a name that stands for something else.
+
+    cache_dir: where it is kept, None for this user's folder.
+    """
     from hipcli.sessions import Library, SessionKeeper
     from hipcli.sessions.fingerprint import fingerprint_of
 
-    cache_dir = config.cache_dir()
     return SessionKeeper(
-        Library(cache_dir, config.cache_budget()),
-        fingerprint_of(document, options, files.path, prompt.prefix_ids, engine, cache_dir),
+        Library(cache_dir or config.cache_dir(), config.cache_budget()),
+        fingerprint_of(document, options, files.path, prompt.prefix_ids, engine, config.cache_dir()),
         ids,
         name=options.session,
         about={"model": files.name, "sources": [source.name for source in document.sources]},
         note=terminal.note,
         warn=terminal.warn,
+        check=terminal.check,
     )
 
 

@@ -61,6 +61,7 @@ ENVIRONMENT = Table(
     (
         *map(_row, SETTINGS.values()),
         ("`HIP_CONFIG`", "", "the file of settings", "`hip config path`"),
+        ("`HIP_SERVE_TOKEN`", "", "a token of `hip serve`, beside those of `--token-file`", ""),
         ("`HIP_DEBUG`", "", "shows tracebacks and warnings of libraries", "false"),
         ("`HF_HUB_OFFLINE`", "", "the same as `HIP_OFFLINE`", "false"),
         ("`NO_COLOR`", "", "no escape codes on standard error unless it is empty", ""),

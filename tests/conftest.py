@@ -43,6 +43,7 @@ if not has_nvidia_driver():
 import io  # noqa: E402
 import json  # noqa: E402
 import random  # noqa: E402
+import subprocess  # noqa: E402
 import zipfile  # noqa: E402
 import zlib  # noqa: E402
 from collections.abc import Callable, Sequence  # noqa: E402
@@ -170,6 +171,47 @@ def real_model():
     from hipcli.models import obtain_model
 
     return obtain_model("default", data_dir=config.data_dir())
+
+
+class Served:
+    """A running `hip serve`. url: without the slash at its end."""
+
+    def __init__(self, arguments: Sequence[str], env: dict[str, str], log: Path) -> None:
+        self._log, self.cache = log, Path(env["HIP_CACHE_DIR"])
+        command = [Path(sys.executable).with_name("hip"), "serve", "--port", "0", *arguments]
+        with open(log, "w") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | env)
+        # written once it takes requests
+        self.url = self.process.stdout.readline().strip().rstrip("/")
+        assert self.url, self.log()
+
+    def log(self) -> str:
+        """What it wrote to standard error so far."""
+        return self._log.read_text()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory):
+    """Starts servers, each with a cache of its own unless HIP_CACHE_DIR says another; ends them after the last test."""
+    started: list[Served] = []
+
+    def start(*arguments: str | Path, **env: str) -> Served:
+        folder = tmp_path_factory.mktemp("serve")
+        served = Served([str(argument) for argument in arguments], {"HIP_CACHE_DIR": str(folder / "cache")} | env, folder / "log")
+        started.append(served)
+        return served
+
+    yield start
+    for served in started:
+        if served.process.poll() is None:
+            served.process.kill()
+        served.process.wait()
+        served.process.stdout.close()
 
 
 class ZipMaker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -186,3 +187,15 @@ def test_the_options_of_the_command(ask, tmp_path):
     assert [row["supported"] for row in many] == [True, False]
     refused = ask("--questions", "q.txt", "--map-file", "map.svg")
     assert refused.returncode == 2 and "--map-file draws one question" in refused.stderr
+
+
+def test_every_process_finds_the_same():
+    """Words of a set come in another order in every process; no sum over them may depend on it."""
+    sample = Path(__file__).resolve().parent.parent / "samples/lighthouse.pdf"
+    lines = ["from hipcli.evidence import gather", "from hipcli.readers import read_document"]
+    lines.append("print(gather('The lamp was first lit on 3 March 1874.', 'When was the lamp first lit?', read_document([sys.argv[1]])))")
+    command = [sys.executable, "-c", "; ".join(["import sys", *lines]), str(sample)]
+    runs = [
+        subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=60) for seed in "0459"
+    ]
+    assert runs[0].stdout and len({run.stdout for run in runs}) == 1, runs[0].stderr

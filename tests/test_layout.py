@@ -19,6 +19,7 @@ PACKAGES = {
     "hipcli": ROOT / "hipcli",
     "hipcli.models": ROOT / "hipcli/models",
     "hipcli.readers": ROOT / "hipcli/readers",
+    "hipcli.serving": ROOT / "hipcli/serving",
     "hipcli.sessions": ROOT / "hipcli/sessions",
     "hipcli.suite": ROOT / "hipcli/suite",
     "hipcli.tokens": ROOT / "hipcli/tokens",

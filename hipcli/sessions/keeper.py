@@ -35,7 +35,8 @@ class SessionKeeper:
     """Loads, follows and ends the session of one text.
 
     ids: the whole prefix. name: what the user calls the session, None when nothing. about: "model" and "sources", for
-    people. note, warn: get sentences for the user. reused: tokens that were loaded, not computed.
+    people. note, warn: get sentences for the user. check: asked while another process is waited for; what it raises ends that.
+    reused: tokens that were loaded, not computed.
     """
 
     def __init__(
@@ -48,11 +49,12 @@ class SessionKeeper:
         about: Mapping[str, Any],
         note: Callable[[str], None],
         warn: Callable[[str], None],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.key, self.name, self.reused, self.load_seconds = fingerprint.key, name, 0, 0.0
         self._library, self._fingerprint, self._about = library, fingerprint, about
         self._ids = np.asarray(ids, dtype=np.int64)
-        self._note, self._warn = note, warn
+        self._note, self._warn, self._check = note, warn, check
         self._lock: FileLock | None = None
         self._writer: ChunkWriter | None = None
         self._warned = False
@@ -140,7 +142,7 @@ class SessionKeeper:
                     try:
                         lock.acquire(timeout=0.5, poll_interval=0.05)
                     except Timeout:
-                        continue
+                        self._check()
             self._lock = lock
         except (OSError, NotImplementedError) as fault:
             self._cannot_save(fault)
