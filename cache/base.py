@@ -108,9 +108,19 @@ class KVStore(ABC):
         """Bytes copied between host and device so far."""
         return 0
 
-    def far(self, layer: int) -> bool:
-        """Whether buffers() of a layer lie on the host, in part at least, and are read from there."""
-        return False
+    def far(self, layer: int) -> tuple[bool, bool]:
+        """Whether the keys, and whether the values, of a layer lie on the host, from where buffers() are read in place."""
+        return False, False
+
+    def scan_room(self, layer: int) -> torch.Tensor | None:
+        """Room on the device, [KV, capacity, D], into which `stage_scan` copies the keys of a layer; None where they lie there."""
+        return None
+
+    def stage_scan(self, layer: int, tokens: int) -> None:
+        """Begin to copy the first `tokens` keys of a layer to its `scan_room`, beside what the device computes."""
+
+    def await_scan(self, layer: int, tokens: int) -> None:
+        """Let what the device computes next find the first `tokens` keys of a layer in its `scan_room`."""
 
     @abstractmethod
     def check_integrity(self) -> None:

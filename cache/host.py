@@ -28,8 +28,21 @@ class HostStore(KVStore):
     def _lanes(self) -> tuple[Lane, Lane]:
         return self._keys, self._values
 
-    def far(self, layer: int) -> bool:
-        return not all(lane.resident[layer] for lane in self._lanes)
+    def far(self, layer: int) -> tuple[bool, bool]:
+        return not self._keys.resident[layer], not self._values.resident[layer]
+
+    def scan_room(self, layer: int) -> torch.Tensor | None:
+        stage = self._keys.scan_stage(layer)
+        return None if stage is None else stage.room
+
+    def stage_scan(self, layer: int, tokens: int) -> None:
+        stage = self._keys.scan_stage(layer)
+        # what came since is copied when it is waited for, not step by step
+        if stage.layer != layer:
+            self._keys.load(layer, tokens, stage)
+
+    def await_scan(self, layer: int, tokens: int) -> None:
+        self._keys.await_stage(self._keys.load(layer, tokens, self._keys.scan_stage(layer)))
 
     def reserve(self, tokens: int) -> None:
         """As in KVStore. Takes one layer's old buffers beside its new ones, never two of every layer."""

@@ -26,9 +26,10 @@ def spread(layers: int, resident: int) -> tuple[bool, ...]:
 class Stage:
     """Room for one layer on the device.
 
-    held: how many of its first tokens are those of `layer`, None when nobody's. ready: the last copy into it.
+    number: which of the STAGES it is. held: how many of its first tokens are those of `layer`, None when nobody's. ready: the last copy into it.
     """
 
+    number: int
     room: torch.Tensor
     layer: int | None = None
     held: int = 0
@@ -93,12 +94,23 @@ class Lane:
         """The room of one layer on the device, [KV, capacity, D], its first `held` tokens there or on their way."""
         if self.resident[layer]:
             return self.buffer(layer)
-        stage = self._load(layer, held)
+        stage = self.load(layer, held)
         self._stages.sort(key=lambda other: other is stage)
+        self.await_stage(stage)
+        return stage.room
+
+    def await_stage(self, stage: Stage) -> None:
+        """Let what the device computes next wait for the last copy into a staging buffer."""
         if stage.ready is not None:
             # not for the whole copy stream: it may be at the next layer's already
             torch.cuda.current_stream().wait_event(stage.ready)
-        return stage.room
+
+    def scan_stage(self, layer: int) -> Stage | None:
+        """The staging buffer in which a decode step scans a layer: they take turns. None for a layer on the device."""
+        if self.resident[layer]:
+            return None
+        number = self.resident[:layer].count(False) % STAGES
+        return next(stage for stage in self._made_stages() if stage.number == number)
 
     def put(self, layer: int, start: int, new: torch.Tensor) -> None:
         """Store new tokens [KV, n, D] behind the `start` that are held."""
@@ -116,11 +128,14 @@ class Lane:
         others = [(layer + ahead) % self.shape.layers for ahead in range(1, self.shape.layers)]
         ahead = next((other for other in others if not self.resident[other]), None)
         if ahead is not None and not (self._stages and self._stages[-1].layer == ahead):
-            self._load(ahead, lengths[ahead])
+            self.load(ahead, lengths[ahead])
 
-    def _load(self, layer: int, stop: int) -> Stage:
-        """Copy what the staging buffer lacks of a layer's first `stop` tokens; on the copy stream, which the caller waits for."""
-        stage = self._stage_of(layer)
+    def load(self, layer: int, stop: int, stage: Stage | None = None) -> Stage:
+        """Copy what a staging buffer lacks of a layer's first `stop` tokens; on the copy stream, which the caller waits for.
+
+        stage: None for the one that holds the layer, or else was used longest ago.
+        """
+        stage = stage or next((made for made in self._made_stages() if made.layer == layer), self._stages[0])
         if stage.layer != layer:
             stage.layer, stage.held = layer, 0
         if stage.held < stop:
@@ -134,12 +149,12 @@ class Lane:
             stage.held = stop
         return stage
 
-    def _stage_of(self, layer: int) -> Stage:
-        """The staging buffer that holds this layer, or the one that was used longest ago."""
+    def _made_stages(self) -> list[Stage]:
+        """The staging buffers, the one used longest ago first."""
         if not self._stages:
             sizes = self.shape.kv_heads, self._capacity, self.shape.head_dim
-            self._stages = [Stage(self._on_device(sizes)) for _ in range(STAGES)]
-        return next((stage for stage in self._stages if stage.layer == layer), self._stages[0])
+            self._stages = [Stage(number, self._on_device(sizes)) for number in range(STAGES)]
+        return self._stages
 
     def _copy(self, to: torch.Tensor, source: torch.Tensor, start: int, stop: int, stream) -> int:
         """Copy tokens [start, stop) on a stream; returns the bytes."""

@@ -64,13 +64,15 @@ class DeviceStep:
     """A decode step that a CUDA graph can hold: only the device knows its position.
 
     position: [1] int32, of the new token. stages: per layer the first stage to refresh, None to reuse its list.
-    states: per layer, alive as long as the graph. dense: attend to every key.
+    states: per layer, alive as long as the graph. dense: attend to every key. scanned: per layer where a full refresh finds the
+    keys, None for the store's buffers.
     """
 
     position: torch.Tensor
     stages: Sequence[int | None]
     states: Sequence[object]
     dense: bool
+    scanned: Sequence[torch.Tensor | None]
 
 
 class AttentionRuntime:
@@ -99,7 +101,8 @@ class AttentionRuntime:
         if self.device_step is not None:
             step, (keys, values) = self.device_step, self.store.buffers(layer)
             stage, state = step.stages[layer], step.states[layer]
-            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, step.dense, self.store.far(layer))
+            where = {"dense": step.dense, "far": self.store.far(layer), "scanned": step.scanned[layer]}
+            return self.backend.decode_at(layer, q, k, v, keys, values, state, stage, step.position, **where)
         held = self.store.view(layer)[0].shape[1]
         self.store.append(layer, *self.backend.to_store(layer, k, v, held))
         keys, values = self.store.view(layer)

@@ -30,12 +30,16 @@ CHUNK_REPEATS = 5
 
 @dataclass
 class Copy:
-    """Keys and values [KV, T, D] of one layer, whether they lie on the host in part at least, and what its decoding keeps."""
+    """Keys and values [KV, T, D] of one layer, whether either lies on the host, and what its decoding keeps.
+
+    scanned: keys on the device for full refreshes, where those of the store are not.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
     state: Any = None
-    far: bool = False
+    far: tuple[bool, bool] = (False, False)
+    scanned: torch.Tensor | None = None
 
 
 @torch.inference_mode()
@@ -114,7 +118,9 @@ def decode_cases(backend: Backend, model: LoadedModel, layer: int, copies: list[
 
     def step(from_stage: int | None) -> None:
         for copy in copies:
-            backend.decode_at(layer, q, new_k, new_v, copy.keys, copy.values, copy.state, from_stage, position, far=copy.far)
+            backend.decode_at(
+                layer, q, new_k, new_v, copy.keys, copy.values, copy.state, from_stage, position, far=copy.far, scanned=copy.scanned
+            )
 
     step(0)
     cases = {stage: graph_ms(partial(step, stage), GRAPH_REPLAYS) / len(copies) for stage in steps}

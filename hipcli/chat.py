@@ -16,7 +16,7 @@ from hipcli.ask import answer_record
 from hipcli.chat_input import open_input
 from hipcli.citations import Citation
 from hipcli.citing import CiteOptions, evidence_record, show_sources
-from hipcli.console import AnswerWriter, Terminal, write_json, write_stdout
+from hipcli.console import AnswerWriter, Terminal, amount, write_json, write_stdout
 from hipcli.errors import DoesNotFit, UsageError
 from hipcli.evidence import Evidence, gather
 from hipcli.input import read
@@ -25,8 +25,8 @@ from hipcli.options import RunOptions
 from hipcli.pipeline import MORE_TOKENS, Answer, Reading, as_question, open_reading
 
 _HELP = """/sources      the passages on which the last answer's words stand
-/reset        forget the conversation; the document stays
-/save FILE    write the conversation to a new file
+/reset        let the model forget the conversation; the document stays
+/save FILE    write all that was asked and said to a new file
 /help         this list
 /quit         end, as Ctrl-D does
 Ctrl-C stops an answer. A question may begin with // for a plain /."""
@@ -34,12 +34,13 @@ Ctrl-C stops an answer. A question may begin with // for a plain /."""
 
 @dataclass(frozen=True)
 class Turn:
-    """One question and what came of it."""
+    """One question and what came of it. first: the model had no earlier one in mind, as after /reset."""
 
     question: str
     answer: Answer
     evidence: Evidence
     stopped: bool
+    first: bool
 
     @property
     def citations(self) -> tuple[Citation, ...]:
@@ -66,11 +67,15 @@ def chat(options: RunOptions, terminal: Terminal) -> None:
 
 
 class Conversation:
-    """Turns on one reading. interactive: Ctrl-C stops an answer and not the program."""
+    """Turns on one reading. interactive: Ctrl-C stops an answer and not the program.
+
+    turns: all that were taken; the model has in mind those from number `forgotten` on.
+    """
 
     def __init__(self, reading: Reading, terminal: Terminal, interactive: bool) -> None:
         self.reading, self.terminal, self.interactive = reading, terminal, interactive
         self.turns: list[Turn] = []
+        self.forgotten = 0
         self._document_tokens = reading.engine.cached_len
         self._written = False
         if reading.prompt.turn_ids is None:
@@ -105,7 +110,7 @@ class Conversation:
     def _ask(self, question: str) -> None:
         reading = self.reading
         kept, asked = reading.prompt.turn_ids is not None, as_question(question)
-        suffix = reading.prompt.next_ids(asked) if self.turns and kept else reading.prompt.suffix_ids(asked)
+        suffix = reading.prompt.next_ids(asked) if len(self.turns) > self.forgotten and kept else reading.prompt.suffix_ids(asked)
         try:
             reading.make_room(len(suffix), reading.options.max_tokens)
         except DoesNotFit as fault:
@@ -122,7 +127,8 @@ class Conversation:
                 writer.finish()
         self._written = True
         # by words alone: what was said before would be traced too
-        self.turns.append(Turn(question, answer, gather(answer.text, question, reading.document), stop.wanted))
+        evidence = gather(answer.text, question, reading.document)
+        self.turns.append(Turn(question, answer, evidence, stop.wanted, len(self.turns) == self.forgotten))
         self._tell(self.turns[-1])
 
     def _tell(self, turn: Turn) -> None:
@@ -130,7 +136,7 @@ class Conversation:
         if self.terminal.as_json:
             record = answer_record(self.reading, turn.question, turn.answer, evidence_record(turn.evidence, CiteOptions()))
             held = self.reading.engine.cached_len - self._document_tokens
-            write_json(record | {"turn": len(self.turns), "conversation_tokens": held})
+            write_json(record | {"turn": len(self.turns) - self.forgotten, "conversation_tokens": held})
             return
         if turn.stopped:
             self.terminal.note("stopped; the chat goes on")
@@ -147,7 +153,7 @@ class Conversation:
 
     def _reset(self) -> None:
         self.reading.engine.rewind(self._document_tokens)
-        self.turns.clear()
+        self.forgotten = len(self.turns)
         self.terminal.note("the conversation is forgotten; the document is not")
 
     def _save(self, path: str) -> None:
@@ -163,11 +169,12 @@ class Conversation:
         except (OSError, ValueError) as fault:
             self.terminal.warn(f"cannot write {path}: {getattr(fault, 'strerror', None) or fault}")
         else:
-            self.terminal.note(f"saved {len(self.turns)} answers to {path}")
+            self.terminal.note(f"saved {amount(len(self.turns), 'answers')} to {path}")
 
     def _markdown(self) -> list[str]:
         lines = [f"# {', '.join(source.name for source in self.reading.document.sources)}", ""]
         for turn in self.turns:
+            lines += ["---", ""] if turn.first and turn is not self.turns[0] else []
             lines += [f"## {turn.question}", "", turn.answer.text + (" …" if turn.stopped else ""), ""]
             lines += [f"- {place}: “{found.quote}”" for place, found in zip(_places(turn.citations, self.reading), turn.citations)]
             lines += [""] if turn.citations else []

@@ -17,7 +17,7 @@ from hipcli.errors import UsageError
 from hipcli.evidence import DIGITS, Evidence, gather
 from hipcli.gaze import Gaze
 from hipcli.gaze_map import require_map_file, show_map, write_map
-from hipcli.pipeline import IDLE_QUESTION, Answer, Reading, as_question
+from hipcli.pipeline import Answer, Reading, as_question
 
 if TYPE_CHECKING:
     from hipcli.trace import Trace
@@ -45,7 +45,7 @@ class Citer:
     """Of one reading. seconds: spent on tracing the last question."""
 
     def __init__(self, reading: Reading, options: CiteOptions) -> None:
-        self.reading, self.options, self._idle, self.seconds = reading, options, None, 0.0
+        self.reading, self.options, self.seconds = reading, options, 0.0
 
     def cited(self, question: str, answer: Callable[[str], Answer]) -> tuple[Answer, Evidence | None]:
         """Run `answer` on `question`, and gather what it rests on; None with --cite off."""
@@ -63,19 +63,16 @@ class Citer:
         from hipcli.trace import Trace
 
         reading = self.reading
-        rows = len(reading.prompt.encode_question(as_question(question)))
-        return Trace(reading.engine.runtime, reading.engine.cached_len, rows)
+        ids, bare = (reading.prompt.encode_question(as_question(text)) for text in (question, ""))
+        # "Question:", which is read before what is asked; a tokenizer may join its end with that
+        lead = next((at for at, (own, other) in enumerate(zip(ids, bare)) if own != other), min(len(ids), len(bare)))
+        return Trace(reading.engine.runtime, reading.engine.cached_len, max(1, min(lead, len(ids) - 1)), len(ids))
 
     def _gaze(self, trace: Trace) -> Gaze:
         from hipcli.kernels.mass import MASS_TOKENS
 
         encoded, first = self.reading.encoded, len(self.reading.prompt.prefix_ids)
-        if self._idle is None:
-            idle, question = self._trace(IDLE_QUESTION), self.reading.prompt.suffix_ids(as_question(IDLE_QUESTION))
-            with self.reading.engine.watching(idle):
-                self.reading.engine.peek(question)
-            self._idle = idle.mass().numpy()
-        return Gaze.of(trace.mass().numpy(), self._idle, encoded.page_starts, first, len(encoded.ids), MASS_TOKENS)
+        return Gaze.of(trace.mass().numpy(), trace.idle().numpy(), encoded.page_starts, first, len(encoded.ids), MASS_TOKENS)
 
     def _chars_of(self, page: int, start: int, stop: int) -> tuple[int, int]:
         """Characters of a page's text for tokens [start, stop) of the document, close enough to find the sentence by."""

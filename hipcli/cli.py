@@ -11,7 +11,7 @@ import typer
 
 from hipcli import __version__, faults, option_types
 from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES, SUMMARY, VERBOSE
-from hipcli.command_options import Work, takes
+from hipcli.command_options import GivenOnce, Work, takes
 from hipcli.config_command import config_app
 from hipcli.console import Terminal
 from hipcli.errors import UsageError
@@ -67,7 +67,7 @@ ASKED = {
 CITING = {"cite": (option_types.Cite, "auto"), "map": (option_types.Map, False), "map_file": (option_types.MapFile, None)}
 
 
-@app.command("ask", epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"')
+@app.command("ask", cls=GivenOnce, epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"')
 @takes(ASKED, FILES, RUN, CITING, {"no_stream": (option_types.NoStream, False), "check": (option_types.Check, False)})
 def _ask(given: dict[str, Any]) -> Work:
     """Answer a question about documents, naming the pages."""
@@ -92,7 +92,7 @@ def _ask(given: dict[str, Any]) -> Work:
     return work
 
 
-@app.command("summarize", epilog="Example:  hip summarize samples/lighthouse.pdf")
+@app.command("summarize", cls=GivenOnce, epilog="Example:  hip summarize samples/lighthouse.pdf")
 @takes(SOURCES, SUMMARY, RUN, {"max_tokens": (option_types.SummaryTokens, None)})
 def _summarize(given: dict[str, Any]) -> Work:
     """Summarise documents, showing that every page was covered."""
@@ -109,7 +109,7 @@ def _summarize(given: dict[str, Any]) -> Work:
     return work
 
 
-@app.command("chat", epilog="Example:  hip chat samples/lighthouse.pdf")
+@app.command("chat", cls=GivenOnce, epilog="Example:  hip chat samples/lighthouse.pdf")
 @takes(SOURCES, RUN)
 def _chat(given: dict[str, Any]) -> Work:
     """Talk about documents: one question after the other, the earlier ones in mind."""
@@ -123,14 +123,14 @@ def _chat(given: dict[str, Any]) -> Work:
     return work
 
 
-@app.command("serve", epilog="Example:  hip serve samples/lighthouse.pdf")
+@app.command("serve", cls=GivenOnce, epilog="Example:  hip serve samples/lighthouse.pdf")
 @takes(*SERVE_GROUPS)
 def _serve(given: dict[str, Any]) -> Work:
     """Serve a page and an OpenAI-compatible API for questions about documents."""
     return lambda: serve(given)
 
 
-@app.command("inspect", epilog="Example:  hip inspect samples/lighthouse.pdf")
+@app.command("inspect", cls=GivenOnce, epilog="Example:  hip inspect samples/lighthouse.pdf")
 @takes(SOURCES, {"warnings": (option_types.Warnings, False)}, MODEL, DENSE, PRESET, MACHINE, PLACE, READING, OUTPUT, VERBOSE, OFFLINE)
 def _inspect(given: dict[str, Any]) -> Work:
     """Tell what was read of documents, and whether they fit."""
@@ -144,7 +144,7 @@ def _inspect(given: dict[str, Any]) -> Work:
     return work
 
 
-@app.command("extract", epilog="Example:  hip extract samples/lighthouse.pdf")
+@app.command("extract", cls=GivenOnce, epilog="Example:  hip extract samples/lighthouse.pdf")
 @takes(SOURCES, {"no_marks": (option_types.NoMarks, False)}, READING, OUTPUT, OFFLINE)
 def _extract(given: dict[str, Any]) -> Work:
     """Print the text of documents as a model would be given it."""
@@ -183,7 +183,7 @@ SUITE = {
 }
 
 
-@app.command("bench", epilog="Example:  hip bench --context 64K")
+@app.command("bench", cls=GivenOnce, epilog="Example:  hip bench --context 64K")
 @takes(MODEL, PRESET, MACHINE, PLACE, MEASURED, SUITE)
 def _bench(given: dict[str, Any]) -> Work:
     """Measure this machine: sparse against dense attention, their speed or, with --suite, what they find."""
@@ -196,12 +196,14 @@ def _bench(given: dict[str, Any]) -> Work:
     return work
 
 
-@app.command("doctor", epilog="Example:  hip doctor --json")
-def _doctor(as_json: option_types.Json = False) -> Work:
+@app.command("doctor", epilog="Example:  hip doctor --report")
+def _doctor(as_json: option_types.Json = False, report: option_types.Report = False) -> Work:
     """Check this installation and machine, with a fix for what is wrong."""
     from hipcli import doctor
 
-    return lambda: doctor.doctor(Terminal(as_json=as_json))
+    if as_json and report:
+        raise UsageError("--json and --report are two ways to print one thing, so not both")
+    return lambda: doctor.doctor(Terminal(as_json=as_json), report)
 
 
 _Topic = Annotated[

@@ -11,9 +11,11 @@ from inspect import Parameter, Signature
 from typing import Any, Optional
 
 import typer
+from typer.core import TyperCommand
 
 from hipcli import config, option_types
 from hipcli.config_keys import default
+from hipcli.errors import UsageError
 
 Group = dict[str, tuple[Any, Any]]
 Work = Callable[[], Optional[int]]
@@ -63,6 +65,21 @@ SUMMARY: Group = {
 }
 # what every command has that lets a model read documents
 RUN: Group = MODEL | SAMPLING | ATTENTION | MACHINE | PLACE | READING | OUTPUT | VERBOSE | OFFLINE | SESSION
+
+
+class GivenOnce(TyperCommand):
+    """A command that refuses an option with one value that is given two: the parser would drop the first one and not say so."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(list(args))
+            single = [option for option in given if option.param_type_name == "option" and not (option.is_flag or option.multiple)]
+            for option in single:
+                if single.count(option) > 1:
+                    names = "/".join(reversed(option.opts))
+                    hint = "many questions at once: --questions FILE" if option.name == "question" else None
+                    raise UsageError(f"{names} was given {single.count(option)} times, and takes one value", hint)
+        return super().parse_args(ctx, args)
 
 
 def takes(*groups: Group) -> Callable[[Callable[[dict[str, Any]], Work]], Callable[..., Work]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hipcli import config_file
-from hipcli.config_keys import OPTIONS, SETTINGS
+from hipcli.config_keys import OPTIONS, SETTINGS, loader_suffix
 from hipcli.config_keys import parse_age as parse_age
 from hipcli.config_keys import parse_size as parse_size
 from hipcli.config_keys import require_preset as require_preset
@@ -83,6 +83,17 @@ def cache_budget() -> int | None:
 def default_model() -> str | None:
     """The model that the user set, None when the built-in default is meant."""
     return choice("model").value
+
+
+def loaders() -> dict[str, str]:
+    """Commands of the user's that read files of a suffix; raises UsageError."""
+    return {key.partition(".")[2]: chosen.value for key, chosen in loader_choices().items()}
+
+
+def loader_choices() -> dict[str, Choice]:
+    """The settings "loaders.SUFFIX", which come from the file alone; raises UsageError."""
+    entries = config_file.load(config_path())
+    return {key: Choice(entry.value, "file", line=entry.line) for key, entry in entries.items() if loader_suffix(key)}
 
 
 def offline() -> bool:

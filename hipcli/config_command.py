@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hipcli import config, config_file
-from hipcli.config_keys import SETTINGS, Setting, require_key
+from hipcli.config_keys import LOADERS, SETTINGS, Setting, check_loader, loader_suffix, require_key
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.option_types import Json
 
@@ -24,7 +24,9 @@ def _keys(incomplete: str) -> list[str]:
     return [key for key in SETTINGS if key.startswith(incomplete)]
 
 
-_Key = Annotated[str, typer.Argument(metavar="KEY", help="As `hip config show` lists them.", autocompletion=_keys)]
+_Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="As `hip config show` lists them; loaders.SUFFIX for a command.", autocompletion=_keys)
+]
 _Value = Annotated[str, typer.Argument(metavar="VALUE", help="As the option of that name takes it; true or false for a switch.")]
 
 
@@ -62,30 +64,33 @@ def path(terminal: Terminal) -> None:
 
 def show(terminal: Terminal) -> None:
     """Print every setting, its value and origin. Raises UsageError for a file or variable that is wrong."""
-    choices = {key: config.choice(key) for key in SETTINGS}
+    choices = {key: config.choice(key) for key in SETTINGS} | config.loader_choices()
     file = config.config_path()
     if terminal.as_json:
-        rows = [{"key": key} | vars(chosen) | {"value": _value(SETTINGS[key], chosen.value)} for key, chosen in choices.items()]
+        rows = [{"key": key} | vars(chosen) | {"value": _value(SETTINGS.get(key), chosen.value)} for key, chosen in choices.items()]
         write_json({"schema_version": 1, "path": str(file), "exists": file.exists(), "settings": rows})
         return
-    width = max(map(len, SETTINGS))
+    width = max(map(len, choices))
     for key, chosen in choices.items():
         where = {"environment": f"from {chosen.variable}", "file": f"from line {chosen.line} of the file", "default": "default"}
-        write_stdout(visible(f"{key:<{width}}  {_words(SETTINGS[key], chosen.value)}  ({where[chosen.origin]})") + "\n")
+        write_stdout(visible(f"{key:<{width}}  {_words(SETTINGS.get(key), chosen.value)}  ({where[chosen.origin]})") + "\n")
     terminal.note(f"the file: {file}" + ("" if file.exists() else ", not there yet"))
 
 
 def set_(key: str, text: str, terminal: Terminal) -> None:
     """Keep a value in the file. Raises UsageError for what cannot be set, DiskError."""
-    setting = require_key(key)
-    value = setting.parse(_absolute(setting, text), setting.key)
+    suffix = loader_suffix(key)
+    setting = None if suffix is not None else require_key(key)
+    key = setting.key if setting else f"{LOADERS}.{suffix}"
+    value = setting.parse(_absolute(setting, text), key) if setting else check_loader(suffix, text, key)
     file = config.config_path()
-    config_file.store(file, setting.key, value)
+    config_file.store(file, key, value)
     if terminal.as_json:
-        write_json({"schema_version": 1, "path": str(file), "key": setting.key, "value": value})
+        write_json({"schema_version": 1, "path": str(file), "key": key, "value": value})
     else:
-        terminal.note(f"{setting.key} = {_words(setting, value)}, kept in {file}")
-    _tell_what_wins(setting, terminal)
+        terminal.note(f"{key} = {_words(setting, value)}, kept in {file}")
+    if setting:
+        _tell_what_wins(setting, terminal)
 
 
 def unset(key: str, terminal: Terminal) -> None:
@@ -93,7 +98,7 @@ def unset(key: str, terminal: Terminal) -> None:
     file, removed = config.config_path(), None
     for name in dict.fromkeys((key, key.replace("-", "_"))):
         removed = removed or (name if config_file.remove(file, name) else None)
-    if removed is None:
+    if removed is None and loader_suffix(key) is None:
         # a key that is neither there nor known is a slip of the pen
         require_key(key)
     if terminal.as_json:
@@ -115,14 +120,14 @@ def _tell_what_wins(setting: Setting, terminal: Terminal) -> None:
         terminal.warn(f"{chosen.variable} is set too and wins over the file")
 
 
-def _value(setting: Setting, value: Any) -> Any:
-    """A value as it holds: the folder, where a default names none."""
+def _value(setting: Setting | None, value: Any) -> Any:
+    """A value as it holds: the folder, where a default names none. setting: None for a loader."""
     folders = {"data_dir": config.data_dir, "cache_dir": config.cache_dir}
-    return str(folders[setting.key]()) if setting.key in folders else value
+    return str(folders[setting.key]()) if setting and setting.key in folders else value
 
 
-def _words(setting: Setting, value: Any) -> str:
+def _words(setting: Setting | None, value: Any) -> str:
     value = _value(setting, value)
     if isinstance(value, bool):
         return str(value).lower()
-    return setting.shown if value is None else str(value)
+    return setting.shown if setting and value is None else str(value)

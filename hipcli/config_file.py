@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hipcli.config_keys import SETTINGS, near_hint
+from hipcli.config_keys import LOADERS, SETTINGS, check_loader, loader_suffix, near_hint
 from hipcli.errors import DiskError, UsageError
 
 if TYPE_CHECKING:
@@ -42,25 +42,57 @@ def _checked(path: Path, text: str) -> dict[str, Entry]:
     for key, value in _document(path, text).unwrap().items():
         line = _line_of(text, key)
         where = f"{path}, line {line}"
+        if key == LOADERS:
+            entries |= _loaders(path, text, value)
+            continue
         if key not in SETTINGS:
             raise UsageError(f"{where}: there is no setting {key!r}", near_hint(key))
         entries[key] = Entry(SETTINGS[key].check(value, f"{where}: {key}"), line)
     return entries
 
 
+def _loaders(path: Path, text: str, table: Any) -> dict[str, Entry]:
+    """The entries "loaders.SUFFIX" of the table."""
+    first = _line_of(text, LOADERS)
+    if not isinstance(table, dict):
+        raise UsageError(
+            f"{path}, line {first}: loaders must be a table of commands", 'like: [loaders] and below it odt = "odt2txt {path}"'
+        )
+    rows = text.splitlines()
+    found = {}
+    for suffix, command in table.items():
+        named = re.compile(rf"(?:.*[.{{,])?\s*[\"']?{re.escape(suffix)}[\"']?\s*=")
+        line = next((number for number, row in enumerate(rows[first - 1 :], first) if named.match(row)), first)
+        found[f"{LOADERS}.{suffix}"] = Entry(check_loader(suffix, command, f"{path}, line {line}: loaders.{suffix}"), line)
+    return found
+
+
 def store(path: Path, key: str, value: Any) -> None:
-    """Set `key` in the file, which is made if need be. Raises UsageError for a file that is no TOML, DiskError."""
+    """Set `key`, "loaders.SUFFIX" in its table, in the file, which is made if need be.
+
+    Raises UsageError for a file that is no TOML, DiskError.
+    """
     document = _document(path, _text(path))
-    document[key] = value
+    suffix = loader_suffix(key)
+    if suffix:
+        import tomlkit
+
+        if not isinstance(document.get(LOADERS), dict):
+            document[LOADERS] = tomlkit.table()
+        document[LOADERS][suffix] = value
+    else:
+        document[key] = value
     _write(path, document.as_string())
 
 
 def remove(path: Path, key: str) -> bool:
     """Take `key`, known or not, out of the file; returns whether it was there. Raises as `store` does."""
     document = _document(path, _text(path))
-    if key not in document:
+    suffix = loader_suffix(key)
+    table = document.get(LOADERS) if suffix else document
+    if not isinstance(table, dict) or (suffix or key) not in table:
         return False
-    document.remove(key)
+    table.remove(suffix or key)
     _write(path, document.as_string())
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +163,30 @@ SETTINGS = {
     )
 }
 OPTIONS = ("device", "dtype", "kv", "preset", "backend", "max_tokens", "temperature", "top_p", "system", "strict")
+
+
+LOADERS = "loaders"  # a table of the file, with a command for each suffix; no variable, since variables are set by more than the user
+
+
+def check_loader(suffix: str, command: Any, name: str) -> str:
+    """A command that reads files of a suffix; raises UsageError that says `name`."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_+-]{0,19}", suffix):
+        raise UsageError(
+            f"{name} must name a file's suffix in small letters without the dot, got {suffix!r}", 'like: loaders.odt = "odt2txt {path}"'
+        )
+    try:
+        parts = shlex.split(command) if isinstance(command, str) else []
+    except ValueError as error:
+        raise UsageError(f"{name} must be a command, got {command!r} ({str(error).lower()})") from None
+    if not parts or "{path}" in parts[0] or not any("{path}" in part for part in parts):
+        raise UsageError(f"{name} must be a command in which {{path}} stands for the file, got {command!r}", 'like: "odt2txt {path}"')
+    return command
+
+
+def loader_suffix(key: str) -> str | None:
+    """The suffix of a key such as "loaders.odt", None for other keys."""
+    table, dot, suffix = key.partition(".")
+    return suffix.lower().removeprefix(".") if table == LOADERS and dot else None
 
 
 def default(key: str) -> Any:

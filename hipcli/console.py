@@ -245,7 +245,7 @@ class Terminal:
     def phase(self, label: str, total: int | None = None, unit: str = "", *, long: bool = False) -> Iterator[Phase]:
         """Show the advance of one stretch of work: a live bar, or plain lines where that is unwelcome."""
         if self.live:
-            with self._bar(label, total is not None) as progress:
+            with self._bar(label, total is not None or bool(unit)) as progress:  # a total of units may come later
                 yield _BarPhase(progress, label, total, unit)
         elif self.quiet or self.as_json:
             yield Phase()
@@ -274,9 +274,9 @@ class Terminal:
 
 
 def amount(count: int | None, unit: str) -> str:
-    """A count in words: 12,345 tokens; 98.1 MB."""
+    """A count in words: 12,345 tokens; 1 token; 98.1 MB. unit: a plural."""
     if unit != "bytes":
-        return f"{count or 0:,} {unit}".rstrip()
+        return f"{count or 0:,} {unit.removesuffix('s') if count == 1 else unit}".rstrip()
     size = float(count or 0)
     for name in ("B", "KB", "MB", "GB"):
         if size < 1000 or name == "GB":

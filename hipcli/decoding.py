@@ -15,6 +15,7 @@ from hipcli.attention import AttentionRuntime, DeviceStep, bind
 from hipcli.devices import nothing_beside
 from hipcli.model import LoadedModel, positions
 from hipcli.sampling import Sampler
+from hipcli.scan_ahead import ScanAhead
 
 
 @torch.inference_mode()
@@ -128,6 +129,7 @@ class GraphDecoder(Decoder):
         self._arrived = torch.cuda.Event()
         self._graphs: dict[tuple, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._buffers: list[tuple[int, int]] = []
+        self._ahead = ScanAhead(runtime, model.layers)
 
     def prepare(self, tokens: int) -> None:
         """Compile the kernels and capture every pattern; again when the store's buffers have moved."""
@@ -137,6 +139,7 @@ class GraphDecoder(Decoder):
         if buffers == self._buffers:
             return
         self._graphs, self._pool = {}, torch.cuda.graph_pool_handle()
+        self._ahead = ScanAhead(self.runtime, self.model.layers)
         # a capture cannot make torch give back what it holds unused
         torch.cuda.empty_cache()
         # the first of them fills the lists that the others reuse
@@ -159,7 +162,8 @@ class GraphDecoder(Decoder):
         """A graph of a step and the logits it leaves. Writes to the slot behind the held tokens, which is free."""
         token = self.token.clone()
         bind(self.model.network, self.runtime)
-        self.runtime.device_step = DeviceStep(self.position, pattern or [None] * self.model.layers, self.states, dense=not pattern)
+        stages, scanned = pattern or (None,) * self.model.layers, self._ahead.rooms(pattern)
+        self.runtime.device_step = DeviceStep(self.position, stages, self.states, not pattern, scanned)
         try:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -204,8 +208,11 @@ class GraphDecoder(Decoder):
             # dense, after graphs were captured for a longer prefix
             self._graphs[pattern] = self._captured(pattern)
         graph, logits = self._graphs[pattern]
+        self._ahead.before(pattern)
         graph.replay()
         self.runtime.store.claim(1)
+        if since is not None:
+            self._ahead.after(since)
         if sampler.sampling.temperature > 0:
             self.token.copy_(sampler.draw(logits))
         return self.token

@@ -18,6 +18,7 @@ from importlib import metadata, util
 from hipcli import __version__, config
 from hipcli.config_keys import SETTINGS
 from hipcli.console import Terminal, amount, visible, write_json, write_stdout
+from hipcli.doctor_report import report
 from hipcli.errors import HipError
 from hipcli.models_command import home_short
 
@@ -48,13 +49,15 @@ class Check:
     fix: str | None = None
 
 
-def doctor(terminal: Terminal) -> int:
-    """Print every check on stdout; returns 1 when one of them failed, else 0."""
+def doctor(terminal: Terminal, as_report: bool = False) -> int:
+    """Print every check on stdout, as_report: for others to read; returns 1 when one of them failed, else 0."""
     checks = []
     with terminal.phase("checking"):
         for probe in _PROBES:
             checks.extend(_safely(probe))
-    if terminal.as_json:
+    if as_report:
+        write_stdout(visible(report((check.state, check.name, check.detail) for check in checks)))
+    elif terminal.as_json:
         write_json({"schema_version": 1, "checks": [asdict(check) for check in checks], "hip_version": __version__})
     else:
         width = max(len(check.name) for check in checks)

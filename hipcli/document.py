@@ -21,6 +21,7 @@ class Page:
     source: index into Document.sources.
     image_only: the page shows pictures but holds no text, as a scan does.
     title: of the section that the page belongs to, None where the source has none.
+    hidden: what hides parts of the text from who looks at the page, with these parts; empty unless it was looked for.
     """
 
     number: int
@@ -29,6 +30,7 @@ class Page:
     source: int = 0
     image_only: bool = False
     title: str | None = None
+    hidden: tuple[tuple[str, str], ...] = ()
 
     @property
     def place(self) -> str:

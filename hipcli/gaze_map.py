@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hipcli.citations import Citation
-from hipcli.console import Terminal, visible
+from hipcli.console import Terminal, amount, visible
 from hipcli.document import Document
 from hipcli.errors import DiskError, UsageError
 from hipcli.evidence import Evidence
@@ -45,7 +45,7 @@ def show_map(evidence: Evidence, document: Document, terminal: Terminal) -> None
         terminal.note("Map: the question drew nothing from the document that any question would not draw")
         return
     encoding = getattr(sys.stderr, "encoding", None) or "ascii"
-    terminal.note(f"Map of {len(document.pages)} pages: where the question looked")
+    terminal.note(f"Map of {amount(len(document.pages), 'pages')}: where the question looked")
     for line in map_lines(evidence, document, _levels(encoding)):
         terminal.note(line)
 

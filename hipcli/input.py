@@ -18,8 +18,8 @@ from hipcli.page_selection import PageSelection
 _STDIN_PATIENCE_S = 2.0
 
 
-def read(options: RunOptions, terminal: Terminal) -> Document:
-    """Read every source into one document; raises InputError."""
+def read(options: RunOptions, terminal: Terminal, hidden: bool = False) -> Document:
+    """Read every source into one document; hidden: look for text that nobody sees. Raises InputError."""
     from hipcli.readers import read_document
 
     if "-" in options.sources:
@@ -33,6 +33,8 @@ def read(options: RunOptions, terminal: Terminal) -> Document:
             password=_password(options.password_file),
             pages=PageSelection.parse(options.pages) if options.pages else None,
             offline=options.offline or config.offline(),
+            hidden=hidden,
+            loaders=config.loaders(),
             on_page=phase.to,
             stdin=sys.stdin.buffer if sys.stdin is not None else None,
         )

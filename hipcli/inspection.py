@@ -49,9 +49,9 @@ class Fit:
 
 def inspect(options: RunOptions, terminal: Terminal, warnings: bool = False) -> None:
     """Print pages, faults, sizes, tokens, memory and time on stdout; with `warnings` also passages that seem written for a model."""
-    document = read(options, terminal)
+    document = read(options, terminal, hidden=warnings)
     fit = _fit(document, options, terminal)
-    found = list(islice(suspicions(page.text for page in document.pages), _MOST_SUSPICIONS + 1)) if warnings else None
+    found = list(islice(suspicions(document.pages), _MOST_SUSPICIONS + 1)) if warnings else None
     if terminal.as_json:
         write_json(_record(document, fit) | _suspicion_record(document, found))
     else:

@@ -61,6 +61,8 @@ def load(files: ModelFiles, options: RunOptions, terminal: Terminal) -> LoadedMo
             terminal.warn(notice)
         if device == "cpu" and options.dtype == "float16":
             terminal.warn("float16 is a hundred times slower than the other formats on a CPU: --dtype auto takes the fastest")
+        if device == "cpu" and options.kv != "auto":
+            terminal.warn(f"--kv {options.kv} changes nothing on a CPU: keys and values lie in its memory anyway")
         dtype = settled_dtype(config.cache_dir()) if options.dtype == "auto" and device == "cpu" else options.dtype
         return load_model(files.path, name=files.name, device=device, dtype=dtype, backend=options.backend)
 

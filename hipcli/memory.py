@@ -116,7 +116,9 @@ def resident_bytes(layers: int, tokens: int, token_bytes: int, device_parts: tup
     if prune is None or min(device_parts) == layers:
         return total
     rows = prune.sink_tokens + prune.special_keep_tokens + prune.window_tokens + prune.stages[0].refresh
-    return total + rows * token_bytes
+    # keys that later stages scan
+    candidates = sum(stage.keep_tokens for stage in prune.stages[:-1]) * (layers - device_parts[0])
+    return total + rows * token_bytes + candidates * token_bytes // (2 * layers)
 
 
 def most_device_parts(plan: MemoryPlan, layers: int, token_bytes: int, prune: PrunePlan | None) -> tuple[int, int]:

@@ -69,6 +69,7 @@ Pages = Annotated[Optional[str], _option("--pages", metavar="LIST", help="Only t
 PasswordFile = Annotated[Optional[str], _option("--password-file", metavar="FILE", help="Its first line opens encrypted PDFs.")]
 NoStream = Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is complete.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Report = Annotated[bool, typer.Option("--report", help="Print Markdown for a bug tracker, without paths and names.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 6 when pages could not be read.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but the result and errors.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell more on the way.")]

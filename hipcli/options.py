@@ -51,7 +51,11 @@ class RunOptions:
 
     @classmethod
     def chosen(cls, sources: Sequence[str], given: dict[str, Any], **more: Any) -> RunOptions:
-        """The options among a command's parameters."""
+        """The options among a command's parameters; raises UsageError also for flags that do not go together."""
+        flags = given.get("flags", frozenset())
+        for other in ("preset", "dense_below"):
+            if {"dense", other} <= flags:
+                raise UsageError(f"--dense reads every key, so --{other.replace('_', '-')} changes nothing", "leave one of them out")
         known = {item.name for item in fields(cls)} - {"sources"}
         return cls(tuple(sources), **{name: value for name, value in given.items() if name in known}, **more)
 
@@ -62,7 +66,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if not self.sources:
-            raise UsageError("no document was given", 'hip ask book.pdf "Who signed the treaty?"')
+            raise UsageError("no document was given", "name a file, a folder or an address; - is standard input")
         if self.sources.count("-") > 1:
             raise UsageError("standard input ('-') can be read only once")
         if self.pages is not None:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # what memory is kept free for at first where questions keep coming, and again whenever they have filled it
 MORE_TOKENS = 4096
-IDLE_QUESTION = "N/A"  # about nothing: what it draws from a document every question draws
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,8 @@ def as_question(text: str) -> str:
 
 
 def room_for(questions: Sequence[str]) -> Room:
-    """Room for the longest of these questions and the idle one."""
-    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in (*questions, IDLE_QUESTION))
+    """Room for the longest of these questions."""
+    return lambda prompt, encoded: max(len(prompt.suffix_ids(as_question(question))) for question in questions)
 
 
 def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[Tokenizer, EncodedDocument]:

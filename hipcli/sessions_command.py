@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from hipcli import config
+from hipcli.command_options import GivenOnce
 from hipcli.option_types import DryRun, Json, MaxSize, OlderThan, Quiet, Yes
 from hipcli.console import Terminal, amount, duration, visible, write_json, write_stdout
 from hipcli.errors import DiskError, UsageError
@@ -55,7 +56,7 @@ def _rm(session: _Several = None, all: _All = False, yes: Yes = False, as_json: 
     return lambda: remove(session or [], all, yes, Terminal(quiet=quiet, as_json=as_json))
 
 
-@sessions_app.command("prune", epilog="Example:  hip sessions prune --max-size 20GB --dry-run")
+@sessions_app.command("prune", cls=GivenOnce, epilog="Example:  hip sessions prune --max-size 20GB --dry-run")
 def _prune(
     max_size: MaxSize = None,
     older_than: OlderThan = None,
@@ -87,14 +88,28 @@ def list_(terminal: Terminal) -> None:
     library = _library()
     found = library.sessions()
     if terminal.as_json:
-        totals = {"size_bytes": total_bytes(found), "budget_bytes": library.budget_bytes}
+        totals = {"size_bytes": total_bytes(found), "budget_bytes": library.budget_bytes, "strays": _stray_records(library)}
         write_json({"schema_version": 1, "sessions": [_record(session) for session in found], **totals})
     elif not found:
-        terminal.note("no sessions yet: hip ask makes one of every document it reads")
+        terminal.note("no sessions yet: one is made of every document that is read for a question or a summary")
     else:
         for session in found:
             write_stdout(visible(_line(session)) + "\n")
         terminal.note(f"{amount(total_bytes(found), 'bytes')} of {amount(library.budget_bytes, 'bytes')}")
+    _tell_strays(library, terminal)
+
+
+def _stray_records(library: "Library") -> list[dict[str, Any]]:
+    from hipcli.sessions.folder import tree_bytes
+
+    return [{"path": str(path), "size_bytes": tree_bytes(path)} for path in library.strays()]
+
+
+def _tell_strays(library: "Library", terminal: Terminal) -> None:
+    """What lies among the sessions and is none: hip removes only what it made."""
+    for stray in _stray_records(library) if not terminal.as_json else []:
+        what = "remains of a removal, for prune to clear" if stray["path"].endswith(".gone") else "no session, and left as it is"
+        terminal.note(f"{what}: {stray['path']} ({amount(stray['size_bytes'], 'bytes')})")
 
 
 def _line(session: "Session") -> str:
@@ -146,7 +161,7 @@ def verify(wanted: list[str], terminal: Terminal) -> int:
         if not rows:
             terminal.note("no sessions yet")
         if any(fault for _, fault in rows):
-            terminal.note("hip ask reads what is damaged again by itself; hip sessions rm removes it")
+            terminal.note("what is damaged is read again by itself when it is needed; hip sessions rm removes it")
     return int(any(fault for _, fault in rows))
 
 
@@ -157,7 +172,7 @@ def remove(wanted: list[str], all: bool, yes: bool, terminal: Terminal) -> None:
         raise UsageError("name the sessions to remove, or say --all", "hip sessions ls")
     going = library.sessions() if all else [library.find(name) for name in dict.fromkeys(wanted)]
     if all:
-        _confirm(f"remove all {len(going)} sessions?", yes or not going)
+        _confirm(f"remove all {amount(len(going), 'sessions')}?", yes or not going)
     _remove(library, going, False, terminal)
 
 
@@ -175,8 +190,9 @@ def prune(max_size: str | None, older_than: str | None, dry_run: bool, yes: bool
         going |= {session.key: session for session in library.expendable(limit, without=going)}
     if not dry_run:
         library.sweep()
-        _confirm(f"remove {len(going)} sessions?", yes or not going)
+        _confirm(f"remove {amount(len(going), 'sessions')}?", yes or not going)
     _remove(library, list(going.values()), dry_run, terminal)
+    _tell_strays(library, terminal)
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -210,7 +226,7 @@ def _remove(library: "Library", going: list["Session"], dry_run: bool, terminal:
         terminal.note(f"{'would remove' if dry_run else 'removed'} {_line(session)}" if dry_run else f"removed {session.key}")
     for session in busy:
         terminal.note(f"{session.key} stays: another hip is writing it")
-    terminal.note(f"{len(gone)} sessions, {amount(freed, 'bytes')} {'would be freed' if dry_run else 'freed'}")
+    terminal.note(f"{amount(len(gone), 'sessions')}, {amount(freed, 'bytes')} {'would be freed' if dry_run else 'freed'}")
 
 
 def path(terminal: Terminal) -> None:

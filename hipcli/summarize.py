@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hipcli.ask import show_numbers
-from hipcli.console import Terminal, write_json, write_stdout
+from hipcli.console import Terminal, amount, write_json, write_stdout
 from hipcli.document import Document
 from hipcli.errors import UsageError
 from hipcli.input import read
@@ -23,6 +23,7 @@ from hipcli.options import RunOptions
 from hipcli.outline import Part, make_parts, part_count, settle_division
 from hipcli.pipeline import Answer, Reading, open_reading
 from hipcli.summary_output import as_markdown, as_record, as_text, where
+from hipcli.unfinished import Unfinished, digest
 
 _MOST_SPANS = 1000
 # so many notes are merged at once: a small model loses its way in more, and a question's memory stays bounded
@@ -104,18 +105,43 @@ def summarize(options: RunOptions, choice: SummaryChoice, terminal: Terminal) ->
         reading.timing["read_seconds"] = read_seconds
         length = LENGTHS[choice.length]
         summary.keys = key_sentences(document, summary.parts, length.words_per_sentence, length.most_sentences, choice.focus)
+        asker = _Asker(reading, summary.choice, terminal)
         try:
-            _summarize_parts(reading, summary, terminal)
-            summary.merged = _merge(reading, summary, terminal)
+            _summarize_parts(asker, summary, terminal)
+            summary.merged = _merge(asker, summary, terminal)
         except BaseException:
             if summary.answers:
                 terminal.note(f"stopped: {len(summary.answers)} of {len(summary.parts)} parts were summarised, and are printed")
                 _show(reading, summary)
             raise
         _show(reading, summary)
+        asker.finished.done()
         if not terminal.as_json:
             show_numbers(reading, summary.merged, terminal)
     check_complete(document, options)
+
+
+class _Asker:
+    """Puts a summary's requests to the model, but not those that an interrupted run of the same summary had answered."""
+
+    def __init__(self, reading: Reading, choice: SummaryChoice, terminal: Terminal) -> None:
+        options, self.reading = reading.options, reading
+        # the session stands for document, model and attention; the rest of what an answer depends on is here
+        work = digest(
+            choice.length, choice.by, choice.focus, choice.spans, options.max_tokens, options.temperature, options.top_p, options.seed
+        )
+        self.finished = Unfinished(reading.session.folder if reading.session else None, work, terminal.warn)
+        if self.finished.found:
+            terminal.note(f"going on behind an interrupted run: {amount(self.finished.found, 'answers')} kept")
+
+    def ask(self, question: str, limit: int) -> Answer:
+        """A tidied answer of at most `limit` tokens; one from an earlier run took no time."""
+        key = digest(question, limit)
+        if kept := self.finished.get(key):
+            return replace(Answer(**kept), seconds=0.0, wait_seconds=0.0)
+        answer = _tidy(self.reading.answer(question, max_tokens=limit, enough=_repeats))
+        self.finished.add(key, asdict(answer))
+        return answer
 
 
 def _show(reading: Reading, summary: Summary) -> None:
@@ -141,13 +167,14 @@ def _room(summary: Summary, document: Document, prompt: Any, options: RunOptions
     return max(*(len(prompt.suffix_ids(question)) for question in asked), merging + int(notes * _SLACK))
 
 
-def _summarize_parts(reading: Reading, summary: Summary, terminal: Terminal) -> None:
+def _summarize_parts(asker: _Asker, summary: Summary, terminal: Terminal) -> None:
+    reading = asker.reading
     alone = len(summary.parts) == 1
     limit = reading.options.max_tokens if alone else _part_limit(reading, summary)
     with terminal.phase("summarising", len(summary.parts), "parts", long=True) as phase:
         for part in summary.parts:
             question = _part_question(part, reading.document, summary)
-            summary.answers.append(_tidy(reading.answer(question, max_tokens=limit, enough=_repeats)))
+            summary.answers.append(asker.ask(question, limit))
             phase.advance()
 
 
@@ -174,7 +201,7 @@ def _merge_question(summary: Summary, notes: Sequence[str]) -> str:
     return "Notes on the document above:\n" + "\n".join(notes) + f"\n\n{asked}{_focus(summary)}"
 
 
-def _merge(reading: Reading, summary: Summary, terminal: Terminal) -> Answer:
+def _merge(asker: _Asker, summary: Summary, terminal: Terminal) -> Answer:
     """One summary from those of the parts; a single part's is the whole already. Many notes become fewer, group by group, before."""
     if len(summary.parts) == 1:
         return summary.answers[0]
@@ -182,17 +209,17 @@ def _merge(reading: Reading, summary: Summary, terminal: Terminal) -> Answer:
     with terminal.phase("merging"):
         while len(notes) > _MERGED_AT_ONCE:
             groups = [notes[at : at + _MERGED_AT_ONCE] for at in range(0, len(notes), _MERGED_AT_ONCE)]
-            notes = [(_joint(group), _merged(reading, summary, group, _part_limit(reading, summary)).text) for group in groups]
-        return _merged(reading, summary, notes, reading.options.max_tokens)
+            notes = [(_joint(group), _merged(asker, summary, group, _part_limit(asker.reading, summary)).text) for group in groups]
+        return _merged(asker, summary, notes, asker.reading.options.max_tokens)
 
 
 def _joint(group: Sequence[tuple[tuple[int, ...], str]]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(page for pages, _ in group for page in pages))
 
 
-def _merged(reading: Reading, summary: Summary, notes: Sequence[tuple[tuple[int, ...], str]], limit: int) -> Answer:
-    lines = [f"{_sentence_case(where(pages, reading.document))}: {' '.join(text.split())}" for pages, text in notes]
-    return _tidy(reading.answer(_merge_question(summary, lines), max_tokens=limit, enough=_repeats))
+def _merged(asker: _Asker, summary: Summary, notes: Sequence[tuple[tuple[int, ...], str]], limit: int) -> Answer:
+    lines = [f"{_sentence_case(where(pages, asker.reading.document))}: {' '.join(text.split())}" for pages, text in notes]
+    return asker.ask(_merge_question(summary, lines), limit)
 
 
 def _head(part: Part, document: Document) -> str:

@@ -10,11 +10,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from hipcli.document import Page
+
 ADDRESSES = "addresses an assistant"
 IMITATES = "imitates control tokens"
 SMUGGLES = "holds invisible text"
 INVISIBLE = "hides characters in words"
 REORDERS = "changes the order of characters"
+UNSEEN = "shows nobody"
 
 _GAP = r"[^.!?。]{0,50}?"
 _MODEL = r"(?:an?\s+|the\s+|any\s+|all\s+)?(?:AI|LLM|large language model|language model|chat ?bot|assistant|ChatGPT|GPT-\d|Claude|Gemini|Copilot)s?"
@@ -54,16 +57,19 @@ _AROUND = 60
 
 @dataclass(frozen=True)
 class Suspicion:
-    """page: index of the page among those searched. kind: one of the five above. quote: the passage, what is unseen in it spelled out."""
+    """page: index of the page among those searched. kind: one of the above. quote: the passage, what is unseen in it spelled out."""
 
     page: int
     kind: str
     quote: str
 
 
-def suspicions(texts: Iterable[str]) -> Iterator[Suspicion]:
+def suspicions(pages: Iterable[Page]) -> Iterator[Suspicion]:
     """Suspicious passages of pages, in order; one for each kind and place, invisible characters of a page counted as one."""
-    for index, text in enumerate(texts):
+    for index, page in enumerate(pages):
+        for kind, words in page.hidden:
+            yield Suspicion(index, f"{UNSEEN} ({kind})", _quote(words, 0, len(words), UNSEEN))
+        text = page.text
         found = sorted({(start, kind): (start, end, kind) for start, end, kind in _passages(text)}.values())
         for start, end, kind in found:
             yield Suspicion(index, kind, _quote(text, start, end, kind))

@@ -61,9 +61,12 @@ def preset(text: str, share: str | None = None) -> PrunePlan:
     name, *changes = text.split(":")
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
-    plan = PRESETS[name]
+    plan, made = PRESETS[name], set()
     for change in changes:
         key, _, value = change.partition("=")
+        if key in made:
+            raise ValueError(f"{key!r} is changed twice in {text!r}")
+        made.add(key)
         if key not in CHANGES:
             raise ValueError(f"a preset's changes are {', '.join(CHANGES)}, each as KEY=VALUE, got {change!r}")
         try:

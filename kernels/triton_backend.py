@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hipcli.kernels import triton_attend, triton_bank, triton_decode, triton_encode
+from hipcli.kernels import triton_attend, triton_bank, triton_candidates, triton_decode, triton_encode
 from hipcli.kernels.backend import Backend, chunk_keys
 from hipcli.kernels.blocks import Blocks, dense_stop, split_blocks
 from hipcli.kernels.rope import rotate
@@ -21,7 +21,7 @@ class DecodeState:
     """What one layer keeps between decode steps: its lists on the device, and what the host knows of them.
 
     next_position: of the token the lists are good for, None when they are not. window_start: of the last full refresh.
-    bank: what the lists name, where keys and values lie on the host.
+    bank: what the lists name, where keys or values lie on the host. candidates: what the later stages scan, where keys do.
     """
 
     selection: Selection | None = None
@@ -29,6 +29,7 @@ class DecodeState:
     window_start: int = 0
     mass: torch.Tensor | None = None
     bank: triton_bank.Bank | None = None
+    candidates: list[torch.Tensor] | None = None
 
 
 class TritonBackend(Backend):
@@ -99,7 +100,7 @@ class TritonBackend(Backend):
             state.window_start = position - self.plan.window_tokens + 1
         where = torch.tensor([position], dtype=torch.int32, device=q.device)
         newest = slice(position, None)
-        o = self._decode_stored(layer, q, k[:, newest], v[:, newest], k, v, state, from_stage, where, dense, False)
+        o = self._decode_stored(layer, q, k[:, newest], v[:, newest], k, v, state, from_stage, where, dense)
         if not dense:
             state.next_position = position + 1
         return o
@@ -108,11 +109,13 @@ class TritonBackend(Backend):
         """Most tokens from a window's start to the newest: it grows until the next full refresh."""
         return self.plan.window_tokens + self.plan.stages[0].refresh
 
-    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False, far=False):
+    def decode_at(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense=False, far=(False, False), scanned=None):
         new_k, new_v = self.to_store(layer, new_k, new_v, 0)
-        return self._decode_stored(layer, q, new_k, new_v, keys, values, state, from_stage, position, dense, far)
+        return self._decode_stored(layer, q, new_k, new_v, keys, values, state, from_stage, position, dense, far, scanned)
 
-    def _decode_stored(self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense: bool, far: bool) -> torch.Tensor:
+    def _decode_stored(
+        self, layer, q, new_k, new_v, keys, values, state, from_stage, position, dense: bool, far=(False, False), scanned=None
+    ) -> torch.Tensor:
         """As decode_at; new_k, new_v: [KV, 1, D] as the store has them."""
         capacity, plan = keys.shape[1], self.plan.decode
         if dense:
@@ -122,9 +125,12 @@ class TritonBackend(Backend):
         if from_stage is not None:
             if from_stage == 0:
                 torch.sub(position, plan.window_tokens - 1, out=state.selection.stops)
-            prune(q, keys, position, state.selection, plan, layer, self.rope, from_stage, self.coding(layer))
+            if far[0] and state.candidates is None and all(stage.rounds == 0 for stage in plan.stages[1:]):
+                state.candidates = triton_candidates.new_banks(state.selection.inputs[1:], plan, keys, q.device)
+            source = keys if scanned is None else scanned
+            prune(q, source, position, state.selection, plan, layer, self.rope, from_stage, self.coding(layer), state.candidates)
         near = min(capacity, self._near())
-        if far:
+        if any(far):
             return self._attend_bank(layer, q, new_k, new_v, keys, values, state, from_stage, position, near)
         return self._attend_span(layer, q, new_k, new_v, keys, values, position, state.selection, near, state)
 
@@ -140,7 +146,8 @@ class TritonBackend(Backend):
             state.bank = triton_bank.new_bank(selection.inputs[-1], near, plan, keys, q.device)
         bank = state.bank
         if from_stage is not None:
-            triton_bank.fill(bank, keys, values, position, selection, plan, whole=from_stage == 0)
+            candidates = state.candidates[-1] if state.candidates else None
+            triton_bank.fill(bank, keys, values, position, selection, plan, from_stage == 0, candidates)
         triton_bank.enter(bank, new_k, new_v, keys, values, position)
         return self._attend_span(layer, q, new_k, new_v, bank.keys, bank.values, bank.position, bank.selection, near, state)
 

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from hipcli.kernels.stages import PrunePlan
+from hipcli.kernels.triton_candidates import rows_in_parent
 from hipcli.kernels.triton_prune import Selection
 from hipcli.kernels.triton_scan import Candidates
 
@@ -45,18 +46,25 @@ def gather_kernel(
     stops,
     bank_stops,
     kept,
+    candidates,
+    parent_kept,
     k_stride_h,
     bank_stride_h,
+    candidates_stride_h,
     sinks,
     keep,
+    parent_keep,
     far,
+    PARENT: tl.constexpr,
+    PARENT_LEN: tl.constexpr,
+    BP: tl.constexpr,
     LEN: tl.constexpr,
     WHOLE: tl.constexpr,
     D: tl.constexpr,
     BD: tl.constexpr,
     BR: tl.constexpr,
 ):
-    """Copy the kept rows of one key/value head, with WHOLE its sinks and window as well."""
+    """Copy the kept rows of one key/value head, with WHOLE its sinks and window as well; with PARENT kept keys come from a bank."""
     i_r, i_kv = tl.program_id(0), tl.program_id(1)
     now, stop, bank_stop = tl.load(position), tl.load(stops), tl.load(bank_stops)
     row = i_r * BR + tl.arange(0, BR)
@@ -76,7 +84,12 @@ def gather_kernel(
     at = source.to(tl.int64)[:, None] * D + o_d[None, :]
     to = row.to(tl.int64)[:, None] * D + o_d[None, :]
     p_k, p_v = k + i_kv.to(tl.int64) * k_stride_h, v + i_kv.to(tl.int64) * k_stride_h
-    tl.store(bank_k + i_kv.to(tl.int64) * bank_stride_h + to, tl.load(p_k + at, mask=mask), mask=mask)
+    p_key = p_k + at
+    if PARENT:
+        inner = rows_in_parent(start, parent_kept + i_kv * parent_keep, parent_keep, PARENT_LEN, BP) + chunk % LEN
+        p_bank = candidates + i_kv.to(tl.int64) * candidates_stride_h + inner.to(tl.int64)[:, None] * D + o_d[None, :]
+        p_key = tl.where(is_kept[:, None], p_bank, p_key)
+    tl.store(bank_k + i_kv.to(tl.int64) * bank_stride_h + to, tl.load(p_key, mask=mask), mask=mask)
     tl.store(bank_v + i_kv.to(tl.int64) * bank_stride_h + to, tl.load(p_v + at, mask=mask), mask=mask)
 
 
@@ -107,9 +120,14 @@ def new_bank(kept: Candidates, near: int, plan: PrunePlan, like: torch.Tensor, d
     return Bank(keys, torch.zeros_like(keys), Selection(stops, [own]), position, shift, near)
 
 
-def fill(bank: Bank, k, v, position, selection: Selection, plan: PrunePlan, whole: bool) -> None:
-    """Bring the bank up to a fresh list. k, v: [KV, capacity, D] on the host or the device; whole: after a full refresh."""
+def fill(bank: Bank, k, v, position, selection: Selection, plan: PrunePlan, whole: bool, candidates: torch.Tensor | None = None) -> None:
+    """Bring the bank up to a fresh list.
+
+    k, v: [KV, capacity, D] on the host or the device; whole: after a full refresh. candidates: the bank of the stage before the
+    last (triton_candidates.py), None to read kept keys from k.
+    """
     kept, dim, kv = selection.inputs[-1].starts, k.shape[2], k.shape[0]
+    parent = kept if candidates is None else selection.inputs[-2].starts
     far = plan.sink_tokens + kept.shape[-1] * plan.stages[-1].chunk_len
     if whole:
         # a middle that ends within the sinks keeps nothing: the window then follows them at its own place
@@ -126,11 +144,18 @@ def fill(bank: Bank, k, v, position, selection: Selection, plan: PrunePlan, whol
         stops=selection.stops,
         bank_stops=bank.selection.stops,
         kept=kept,
+        candidates=k if candidates is None else candidates,
+        parent_kept=parent,
         k_stride_h=k.stride(0),
         bank_stride_h=bank.keys.stride(0),
+        candidates_stride_h=0 if candidates is None else candidates.stride(0),
         sinks=plan.sink_tokens,
         keep=kept.shape[-1],
+        parent_keep=parent.shape[-1],
         far=far,
+        PARENT=candidates is not None,
+        PARENT_LEN=plan.stages[max(0, len(plan.stages) - 2)].chunk_len,
+        BP=triton.next_power_of_2(parent.shape[-1]),
         LEN=plan.stages[-1].chunk_len,
         WHOLE=whole,
         D=dim,

@@ -9,6 +9,7 @@ import torch
 from hipcli.kernels.coding import Coding
 from hipcli.kernels.rope import Rope
 from hipcli.kernels.stages import PrunePlan
+from hipcli.kernels.triton_candidates import fill_bank
 from hipcli.kernels.triton_choose import choose
 from hipcli.kernels.triton_scan import Candidates, scan
 
@@ -49,9 +50,20 @@ def empty_selection(kv: int, blocks: int, most_stop: int, plan: PrunePlan, layer
 
 
 def prune(
-    q, k, firsts, selection: Selection, plan: PrunePlan, layer: int, rope: Rope, from_stage: int = 0, coding: Coding | None = None
+    q,
+    k,
+    firsts,
+    selection: Selection,
+    plan: PrunePlan,
+    layer: int,
+    rope: Rope,
+    from_stage: int = 0,
+    coding: Coding | None = None,
+    banks: list[torch.Tensor] | None = None,
 ) -> None:
     """Fill `selection` for the blocks of q from stage `from_stage` on; earlier lists and `stops` stay.
+
+    banks: of a decode step whose keys lie on the host (triton_candidates.py): k is read by the first stage only.
 
     q: [H, NB * rows, D]; k: [KV, T, D], as `coding` has it; firsts: [NB] int32.
     """
@@ -61,5 +73,9 @@ def prune(
             # all are kept, and nobody reads a score
             scores = torch.empty(1 if plan.share == "all" else k.shape[0], 1, 1, device=q.device)
         else:
-            scores = scan(q, k, firsts, selection.stops, entering, index, plan, layer, rope, coding)
+            in_bank = banks is not None and index > 0
+            keys = banks[index - 1] if in_bank else k
+            scores = scan(q, keys, firsts, selection.stops, entering, index, plan, layer, rope, coding, in_bank)
         choose(scores, selection.stops, entering, index, plan, layer, out=leaving)
+        if banks is not None and index < len(banks):
+            fill_bank(banks, index, k, selection.stops, selection.inputs[1:], plan)

@@ -143,6 +143,7 @@ def rest_kernel(
     LEN: tl.constexpr,
     RATIO: tl.constexpr,
     REST: tl.constexpr,
+    BANK: tl.constexpr,
     LAST: tl.constexpr,
     SLOTS: tl.constexpr,
     CODED: tl.constexpr,
@@ -154,6 +155,7 @@ def rest_kernel(
 ):
     """Best score among the REST keys that the descent left of each chunk, joined with the best on the way unless LAST.
 
+    BANK: k holds the candidates themselves, one after another.
     Of one tile of query rows; whoever selects takes the best over the tiles.
     """
     i_b, i_c, i_s = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -183,7 +185,10 @@ def rest_kernel(
             first = tl.load(leaves + place * most + o_c, mask=m_c, other=0)
         key = first + o_k % REST
         m_k = m_c & (key < stop)
-        k_low, k_high = load_halves(row_pointers(p_k, key, D), m_k, D, BH)
+        at = key
+        if BANK:
+            at = o_c * LEN + o_k % REST
+        k_low, k_high = load_halves(row_pointers(p_k, at, D), m_k, D, BH)
         k_low, k_high = decoded(k_low, k_high, s_low, s_high, c_low, c_high, rows.dtype.element_ty, CODED)
         o_out = begin + i_t * chunks + tl.arange(0, chunks)
         m_out = o_out < count
@@ -201,12 +206,23 @@ def rest_kernel(
 
 
 def scan(
-    q, k, firsts, stops, candidates: Candidates, index: int, plan: PrunePlan, layer: int, rope: Rope, coding: Coding | None = None
+    q,
+    k,
+    firsts,
+    stops,
+    candidates: Candidates,
+    index: int,
+    plan: PrunePlan,
+    layer: int,
+    rope: Rope,
+    coding: Coding | None = None,
+    in_bank: bool = False,
 ) -> torch.Tensor:
     """Scores that stage `index` gives the candidates of each block.
 
     q: [H, NB * rows, D]; k: [KV, T, D], both un-rotated, k as `coding` has it; firsts, stops: [NB] int32. Returns [KV * P * tiles, NB, most]
     fp32: P = G when every head descends for itself, else 1; a score is the best over its pickers and tiles of rows.
+    in_bank: k holds the candidates alone, in order (triton_candidates.py), for stages without descent and one block.
     Places past a block's count, and all of a block whose candidates fit the budget, are not written.
     """
     kv, _, dim = k.shape
@@ -247,6 +263,7 @@ def scan(
         scores=scores,
         row_tiles=tiles,
         REST=stage.rest_len,
+        BANK=in_bank,
         LAST=last,
         RT=pickers.tile,
         BK=sizes.block,

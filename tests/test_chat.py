@@ -93,7 +93,9 @@ def piped(env, cwd, lines: bytes, *more: str) -> subprocess.CompletedProcess:
 
 
 def test_lines_of_a_pipe_are_questions_and_commands(env, tmp_path):
-    lines = b"/sources\nWho?\n\nWhen?\n/save talk.md\n/nope\n/reset\nWho?\n/save talk.md\n/quit\nnever asked\n"
+    lines = (
+        b"/sources\nWho?\n\nWhen?\n/save talk.md\n/nope\n/reset\n/save before.md\nWhy?\n/save talk.md\n/save all.md\n/quit\nnever asked\n"
+    )
     done = piped(env, tmp_path, lines)
     assert done.returncode == 0, done.stderr
     said = done.stderr.decode()
@@ -101,6 +103,9 @@ def test_lines_of_a_pipe_are_questions_and_commands(env, tmp_path):
     assert "saved 2 answers to talk.md" in said and "exists and is left as it is" in said
     saved = (tmp_path / "talk.md").read_text()
     assert saved.startswith("# book.txt\n\n## Who?\n\n") and "\n## When?\n" in saved and "never" not in saved
+    # what the model forgets is still the user's
+    assert (tmp_path / "before.md").read_text() == saved and "saved 3 answers to all.md" in said
+    assert (tmp_path / "all.md").read_text().startswith(saved + "\n---\n\n## Why?\n")
     assert (tmp_path / "talk.md").stat().st_mode & 0o777 == 0o600
     assert b"\x1b" not in done.stdout + done.stderr and b"> " not in done.stdout
 

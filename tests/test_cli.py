@@ -117,6 +117,10 @@ def test_wrong_command_lines_exit_with_2(hip, arguments, words):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        (["ask", "book.txt", "-q", "Who?", "-q", "When?"], 2, "-q/--question was given 2 times"),
+        (["summarize", "book.txt", "--pages", "1", "--pages", "2"], 2, "--pages was given 2 times"),
+        (["ask", "book.txt", "Who?", "--dense", "--preset", "cpu"], 2, "--preset changes nothing"),
+        (["chat", "book.txt", "--dense", "--dense-below", "4096"], 2, "--dense-below changes nothing"),
         (["ask", "missing.txt", "Who?"], 3, "missing.txt"),
         (["ask", "folder", "Who?"], 3, "no file in it can be read"),
         (["ask", "empty.txt", "Who?"], 3, "empty"),
@@ -137,6 +141,11 @@ def test_faults_have_their_codes_and_one_sentence(hip, tmp_path, arguments, code
     assert (done.returncode, done.stdout) == (code, b"")
     assert lines[-1].startswith(("hip: ", "  try: ")) and words in done.stderr.decode()
     assert sum(line.startswith("hip: ") for line in lines) == 1
+
+
+def test_a_place_that_a_machine_does_not_have_is_said(hip, tiny_model):
+    done = hip("ask", "book.txt", "Who?", "--kv", "host", "--device", "cpu", "--max-tokens", "2")
+    assert done.returncode == 0 and done.stderr.count(b"--kv host changes nothing on a CPU") == 1
 
 
 def test_an_unexpected_fault_is_one_line(hip, tmp_path):

@@ -108,9 +108,9 @@ def test_decode_over_codes_is_decode_over_what_they_stand_for(layer, dense, far)
         at = first + step
         now, stage = slice(at, at + 1), plan.refresh_stage(step, layer, 2)
         q, where = torch.randn(KV * G, 1, D, device=DEVICE) * 0.05, torch.tensor([at], dtype=torch.int32, device=DEVICE)
-        mine = coded.decode_at(layer, q, k[:, now], v[:, now], *codes, states[0], stage, where, dense, far)
+        mine = coded.decode_at(layer, q, k[:, now], v[:, now], *codes, states[0], stage, where, dense, (far, far))
         stored = coding.decode_keys(codes[0][:, now].to(DEVICE), k.dtype), coding.decode_values(codes[1][:, now].to(DEVICE), k.dtype)
-        theirs = plain.decode_at(layer, q, *stored, *numbers, states[1], stage, where, dense, far)
+        theirs = plain.decode_at(layer, q, *stored, *numbers, states[1], stage, where, dense, (far, far))
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import os
 import re
@@ -141,3 +143,15 @@ def test_the_sizing_table_adds_up_as_the_planner_does():
     plan = plan_memory(model, tokens, prune=preset("cpu"), chunk_lengths=(1024,), **sizes)
     assert generate._needs(model, None, 8, None, tokens) == (plan.peak_bytes + 2 * model.parameters, 0)
     assert model.parameters == 134_515_008 and plan.kv_bytes == tokens * 23_040
+
+
+@pytest.mark.parametrize("script", [pytest.param(path, id=path.stem) for path in sorted((ROOT / "docs").rglob("*.py"))])
+def test_scripts_that_made_the_figures_find_what_they_import(script):
+    """A name that moved breaks a script that nobody runs for weeks."""
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hipcli"):
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}"), (
+                    f"{node.module} has no {name.name}"
+                )

@@ -141,6 +141,18 @@ def test_a_prefill_keeps_to_its_plan(family, dtype, wide, mode):
         assert 0.7 * tight < took <= tight
 
 
+def test_logits_are_made_for_the_last_position_only():
+    """A vocabulary of 50,000 would be 400 MB for a chunk of 2,048."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = AutoConfig.for_model("llama", vocab_size=50_000, max_position_embeddings=4096, **sizes)
+    model = checked(AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval(), "small", torch.float32, "cpu")
+    engine = Engine(model, AttentionSettings(mode="dense"), chunk_tokens=2048)
+    engine.prefill([1] * 64, room=2048)
+    with LiveBytes() as live:
+        engine.prefill([1] * 2048)
+    assert live.peak < 100 << 20
+
+
 def test_the_end_of_memory_is_told_from_other_faults():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 50)

@@ -29,6 +29,8 @@ def text(tmp_path: Path, html: str | bytes, name: str = "a.html") -> str:
     [
         ("<p>One <b>bo</b>ld  w&ouml;rd.<br>Two.</p><p>Three</p>", "One bold wörd.\nTwo.\n\nThree"),
         ("<div>a<div>b</div>c</div>", "a\n\nb\n\nc"),
+        ("<p>hi</p>", "hi"),
+        ("<html><body><ul><li>only</li><li>a list</li></ul></body></html>", "- only\n- a list"),
         ("<ul><li>one<li>two<ol start=4><li>in<li>on</ol></ul>after", "- one\n- two\n  4. in\n  5. on\n\nafter"),
         ("<table><tr><th>A<th>B<tr><td>1<td>2</table>x", "A | B\n1 | 2\n\nx"),
         ("<table><tr><td><p>1</p></td><td></td><td><p>3</p></td></tr><tr><td><p>4</td></tr></table>", "1 | | 3\n4"),

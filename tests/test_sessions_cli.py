@@ -95,7 +95,12 @@ def test_names(hip, ask, tmp_path):
     assert hip("ask", "book.txt", "Who?", "--session", "mine", "--max-tokens", "4").returncode == 0
     listed = json.loads(hip("sessions", "ls", "--json").stdout)["sessions"]
     assert [row["names"] for row in listed] == [["mine"]] and listed[0]["complete"]
-    for change, words in ((["--dense"], "attention was"), (["--system", "Be brief."], "prompt was")):
+    preset = ["--preset", "cpu:keep=4K:window=2K"]
+    for change, words in (
+        (["--dense"], "attention: mode was"),
+        (["--system", "Be brief."], "prompt was"),
+        (preset, "attention: preset was"),
+    ):
         refused = hip("ask", "book.txt", "Who?", "--session", "mine", *change)
         assert (refused.returncode, refused.stdout) == (2, b"")
         assert f"'mine' was made of something else: {words}".encode() in refused.stderr
@@ -115,12 +120,20 @@ def test_the_commands_on_sessions(hip, ask, tmp_path):
     assert hip("sessions", "verify").stdout.decode() == f"{key}  ok\n"
     asked = hip("sessions", "prune", "--max-size", "1KB")
     assert asked.returncode == 2 and b"--yes" in asked.stderr
+    (tmp_path / "cache" / "sessions" / "stray").mkdir()
+    (tmp_path / "cache" / "sessions" / "stray" / "file").write_bytes(b"12345")
+    assert json.loads(hip("sessions", "ls", "--json").stdout)["strays"][0]["size_bytes"] == 5
+    assert b"no session, and left as it is" in hip("sessions", "ls").stderr
     dry = json.loads(hip("sessions", "prune", "--max-size", "1KB", "--dry-run", "--json").stdout)
     assert dry["removed"] == [key] and dry["freed_bytes"] > 0
     assert json.loads(hip("sessions", "prune", "--older-than", "1h", "-y", "--json").stdout)["removed"] == []
     os.utime(tmp_path / "cache" / "sessions" / key / "manifest.json", (1, 1))
     assert json.loads(hip("sessions", "prune", "--older-than", "30d", "-y", "--json").stdout)["removed"] == [key]
     key = ask("book.txt")["session"]["key"]
+    (tmp_path / "cache" / "sessions" / f"{key}.1.gone").mkdir()
+    left = hip("sessions", "prune", "--older-than", "30d", "-y").stderr
+    # what hip did not make stays
+    assert b"stray (5 B)" in left and b".gone" not in left and (tmp_path / "cache" / "sessions" / "stray" / "file").exists()
     assert hip("sessions", "rm").returncode == hip("sessions", "rm", "nope").returncode == 2
     assert hip("sessions", "rm", key).returncode == 0 and Library(tmp_path / "cache").sessions() == []
     for wrong in (["prune", "--max-size", "much"], ["prune", "--older-than", "old"], ["show", ""]):

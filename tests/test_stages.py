@@ -133,6 +133,7 @@ def test_a_preset_can_be_changed_by_name(text, read, expected):
     ("text", "why"),
     [
         ("default:nope=1", "a preset's changes are keep"),
+        ("default:keep=4K:window=2K:keep=8K", "'keep' is changed twice"),
         ("default:keep", "a number such as 2048"),
         ("default:keep=100", "multiple of chunk_len"),
         ("default:rounds=1/2", "one for each of 3 stages"),

@@ -19,6 +19,7 @@ from hipcli.outline import Part, Piece, make_parts, part_count, settle_division
 from hipcli.pipeline import Answer
 from hipcli.summarize import Summary, SummaryChoice, _repeats, _tidy
 from hipcli.summary_output import as_markdown, coverage_lines
+from hipcli.unfinished import digest
 
 HIP = Path(sys.executable).with_name("hip")
 
@@ -167,7 +168,13 @@ def test_choices_that_cannot_be(given, complaint):
 def start(tiny_model, tmp_path, pdf):
     """Starts `hip summarize` on a book of six pages and an empty one."""
     (tmp_path / "book.pdf").write_bytes(pdf.book(*(f"Page {number} tells of boats" for number in range(1, 7)), ""))
-    env = os.environ | {"HIP_MODEL": str(tiny_model), "HIP_OFFLINE": "1", "HIP_DATA_DIR": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {
+        "HIP_MODEL": str(tiny_model),
+        "HIP_OFFLINE": "1",
+        "HIP_DATA_DIR": str(tmp_path / "data"),
+        "HIP_CACHE_DIR": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
     env = {name: value for name, value in env.items() if name != "NO_COLOR"} | {"TERM": "xterm", "COLUMNS": "120"}
 
     def begin(*arguments: str, stderr: int = subprocess.PIPE) -> subprocess.Popen:
@@ -175,6 +182,9 @@ def start(tiny_model, tmp_path, pdf):
         return subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=stderr)
 
     return begin
+
+
+SAMPLED = ("--temperature", "1", "--seed", "1", "--length", "long")
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str, str]:
@@ -209,17 +219,15 @@ def test_same_seed_same_output(start):
     assert first == again != other
 
 
-@pytest.mark.parametrize("form", ["--markdown", "--json"])
-def test_an_interruption_keeps_what_is_done(start, form):
-    """Ctrl-C once the bar on the terminal says that the first of six parts is done."""
+def stopped(start, parts: str, how: signal.Signals, *arguments: str) -> tuple[int, str]:
+    """A run that gets a signal once the bar on its terminal says that so many parts are done; its exit code and output."""
     terminal, side = os.openpty()
-    sampled = ("--temperature", "1", "--seed", "1", "--length", "long")
-    process = start("--spans", "6", *sampled, form, stderr=side)
+    process = start(*arguments, stderr=side)
     os.close(side)
     shown = b""
-    while b"1/6 parts" not in shown:
+    while f"{parts} parts".encode() not in shown:
         shown += os.read(terminal, 4096)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     # a terminal that nobody reads would hold the process up
     with os.fdopen(terminal, "rb", buffering=0) as rest:
         try:
@@ -228,7 +236,14 @@ def test_an_interruption_keeps_what_is_done(start, form):
         except OSError:  # the other side is closed
             pass
     out = process.communicate(timeout=60)[0].decode()
-    assert process.returncode == 130
+    return process.returncode, out
+
+
+@pytest.mark.parametrize("form", ["--markdown", "--json"])
+def test_an_interruption_keeps_what_is_done(start, form):
+    """Ctrl-C once the first of six parts is done."""
+    code, out = stopped(start, "1/6", signal.SIGINT, "--spans", "6", *SAMPLED, form)
+    assert code == 130
     if form == "--json":
         record = json.loads(out)
         done = [bool(part["summary"]) for part in record["parts"]]
@@ -240,3 +255,33 @@ def test_an_interruption_keeps_what_is_done(start, form):
         done = int(re.search(r"Unfinished: (\d) of 6 parts", out)[1])
         assert 1 <= done < 6 and out.count("\n## Page") == done and f"{done} of 7 pages" in out
         assert out.count("| no: not reached |") == 6 - done and "- not summarised: " in out
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_was_stopped_goes_on(start, tmp_path, how):
+    arguments = ("--spans", "6", *SAMPLED)
+    whole = finish(start(*arguments, "--no-session"))[1]
+    stopped(start, "2/6", how, *arguments)
+    (kept,) = (tmp_path / "cache").glob("sessions/*/unfinished-*")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    if how == signal.SIGKILL:
+        # half a row, as a kill in the middle of writing leaves it
+        kept.write_bytes(kept.read_bytes() + b'\n["half')
+    count = len([line for line in kept.read_bytes().split(b"\n") if line.endswith(b"]")])
+    other = finish(start("--spans", "5", *SAMPLED))
+    assert "interrupted run" not in other[2] and kept.exists()
+    code, text, said = finish(start(*arguments))
+    assert code == 0 and count >= 2 and f"going on behind an interrupted run: {count} answers kept" in said
+    assert text == whole and not kept.exists()
+    assert "interrupted run" not in finish(start(*arguments))[2]
+
+
+def test_an_answer_that_was_kept_is_not_made_again(start, tmp_path):
+    arguments = ("--spans", "6", *SAMPLED)
+    stopped(start, "2/6", signal.SIGKILL, *arguments)
+    (path,) = (tmp_path / "cache").glob("sessions/*/unfinished-*")
+    rows = [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
+    rows = [(key, record | {"text": "Marked by the test."}) for key, record, _ in rows]
+    path.write_text("\n".join(json.dumps([key, record, digest(key, record)]) for key, record in rows))
+    parts = json.loads(finish(start(*arguments, "--json"))[1])["parts"]
+    assert [part["summary"] == "Marked by the test." for part in parts] == [True] * len(rows) + [False] * (6 - len(rows))

@@ -21,6 +21,7 @@ PROVOKED = {
     "the password is wrong": ["extract", "locked.pdf", "--password-file", "wrong.txt"],
     "there is no text on any of its": ["extract", "blank.pdf"],
     "no file in it can be read": ["extract", "folder"],
+    "its loader": ["extract", "a.odt"],
     "hip is offline": ["ask", "book.txt", "Who?"],
     "the question is missing": ["ask", "book.txt"],
     "the last argument, … is a document": ["ask", "book.txt", "book.txt"],
@@ -30,7 +31,15 @@ PROVOKED = {
     "cannot write": ["config", "set", "kv", "gpu"],
 }
 # told by other tests; here only that the words are in the program
-ELSEWHERE = ("standard input is closed", "GiB are free", "not enough memory", "is not supported", "is set too and wins over the file")
+ELSEWHERE = (
+    "and was stopped",
+    "reading it takes more than",
+    "standard input is closed",
+    "GiB are free",
+    "not enough memory",
+    "is not supported",
+    "is set too and wins over the file",
+)
 
 
 def explained() -> dict[str, int]:
@@ -63,10 +72,12 @@ def test_messages_are_given_with_their_codes(message, tmp_path):
         "blank.txt": " \n",
         "wrong.txt": "x\n",
         "book.txt": "A book.",
+        "a.odt": "x",
+        "loader.toml": 'loaders.odt = "nowhere {path}"',
     }.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "folder").mkdir()
-    config = {"this is not TOML": "broken.toml", "cannot write": "/proc/none/x.toml"}.get(message, "none.toml")
+    config = {"this is not TOML": "broken.toml", "cannot write": "/proc/none/x.toml", "its loader": "loader.toml"}.get(message, "none.toml")
     (tmp_path / "broken.toml").write_text("model = \n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("HIP_")}
     env |= {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_OFFLINE": "1", "HIP_CONFIG": config, "HIP_CACHE_DIR": str(tmp_path / "cache")}

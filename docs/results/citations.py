@@ -19,16 +19,19 @@ from pathlib import Path
 
 import numpy as np
 
-from hipcli.citations import match_pages, words_of
+from hipcli.citations import match_pages
 from hipcli.citing import Citer, CiteOptions
 from hipcli.console import Terminal
-from hipcli.document import Document, Page, Source
+from hipcli.document import Document, Source
 from hipcli.evidence import LEAST_SHARE, TRUSTED_SUPPORT, QuestionWords, combine, gather
-from hipcli.pipeline import RunOptions, open_reading, room_for
+from hipcli.options import RunOptions
+from hipcli.pipeline import open_reading, room_for
 from hipcli.questions import Question
 from hipcli.readers import read_document
-from hipcli.readers.text import pages_of
+from hipcli.readers.cutting import number_pages
+from hipcli.readers.text import text_pages
 from hipcli.suite.prose import load_prose
+from hipcli.words import words_of
 
 HERE = Path(__file__).resolve().parent
 SAMPLES = HERE.parents[1] / "samples"
@@ -76,7 +79,7 @@ def planted(book: str | None, tokens: int, seed: int) -> tuple[Document, list[di
     for number, fact in enumerate(mine):
         at = round((number + 0.5) / len(mine) * (len(kept) - 1))
         kept[at] = f"{kept[at]} {fact}"
-    pages = [Page(number, page) for number, page in enumerate(pages_of("\n\n".join(kept))[0], 1)]
+    pages = number_pages(text_pages("\n\n".join(kept)), 0)[0]
     for fact in facts:
         fact["right"] = [i for i, page in enumerate(pages) if fact["fact"] in folded(page.text)]
         # the half that was planted has its page, the other half none

@@ -2,7 +2,8 @@
 
     python docs/results/offload_layer.py --shape llama-3.1-8b --context 256K --context 512K --context 1M --out offload-layer.jsonl
 
-Places: both on the GPU; keys on the GPU and values on the host; both on the host. Random keys and values, in eight bits.
+Places: both on the GPU; keys on the GPU and values on the host; both on the host, with the keys of a full refresh brought to the
+GPU before (as an answer's steps do) and read in place (as its first step does). Random keys and values, in eight bits.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from hipcli.kernels.coding import CODE, Coding
 from hipcli.settings import AttentionSettings
 from hipcli.shapes import random_model
 
-PLACES = {"gpu": (False, False), "values on the host": (False, True), "host": (True, True)}
+PLACES = {"gpu": (False, False), "values on the host": (False, True), "host": (True, True), "host, keys not brought ahead": (True, True)}
 COPIES = 4  # layers read in turn, so that no list is read from the GPU's cache
 
 
@@ -48,13 +49,15 @@ def main() -> None:
     for context in map(parse_context, given.context):
         for name, places in PLACES.items():
             made = [[part(model, context, on_host) for on_host in places] for _ in range(COPIES)]
-            copies = [Copy(keys[0], values[0], far=any(places)) for keys, values in made]
+            # one room for all: what it holds is not what is timed
+            room = made[0][0][0].to("cuda") if name == "host" else None
+            copies = [Copy(keys[0], values[0], far=places, scanned=room) for keys, values in made]
             row = {"model": model.name, "context": context, "place": name, "copies": COPIES}
             row |= {kind: decode_cases(backend, model, layer, copies) for kind, layer in (("special", 0), ("ordinary", 5))}
             with open(given.out, "a") as file:
                 print(json.dumps(row), file=file)
             print(json.dumps(row), flush=True)
-            del copies
+            del copies, room
             for _, segment in (part for parts in made for part in parts):
                 if segment is not None:
                     segment.close()

@@ -2,7 +2,7 @@
 
     python docs/results/words.py FILE.pdf book.epub=book.txt … --out rows.jsonl
 
-A PDF is held against pdftotext, another file against the text named behind "=". found: share of the reference's words (as a multiset of
+A PDF is held against pdftotext, another file or folder against the text named behind "=" (made by lynx -dump, pandoc -t plain or cat). found: share of the reference's words (as a multiset of
 runs of letters and digits, line-end hyphens joined) that hip has too; extra: share of hip's that the reference lacks.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
-import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -27,16 +28,26 @@ def words(text: str) -> Counter[str]:
     return Counter(_WORD.findall(re.sub(r"(?<=\w)[-\u00ad]\n\s*(?=\w)", "", text).casefold()))
 
 
+def extract(path: Path) -> tuple[bytes, float, int]:
+    """The record of `hip extract`, the seconds it took, and the most memory that one of its processes held."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen([sys.executable, "-m", "hipcli", "extract", "--json", path], stdout=out)
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"{path} cannot be read")
+        out.seek(0)
+        return out.read(), time.monotonic() - began, usage.ru_maxrss * 1024
+
+
 def row(path: Path, reference: str | None) -> dict[str, object]:
     """One file's figures."""
     if reference is None:
         told = subprocess.run(["pdftotext", "-enc", "UTF-8", path, "-"], capture_output=True, check=True).stdout.decode("utf-8", "replace")
     else:
         told = Path(reference).read_text("utf-8", "replace")
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "hipcli", "extract", "--json", path], capture_output=True, check=True)
-    seconds = time.monotonic() - began
-    record = json.loads(done.stdout)
+    out, seconds, peak_bytes = extract(path)
+    record = json.loads(out)
     ours, theirs = words("\n".join(page["text"] for page in record["pages"])), words(told)
     shared = (ours & theirs).total()
     return {
@@ -50,7 +61,7 @@ def row(path: Path, reference: str | None) -> dict[str, object]:
         "found": round(shared / max(1, theirs.total()), 4),
         "extra": round(1 - shared / max(1, ours.total()), 4),
         "seconds": round(seconds, 2),
-        "peak_mib_so_far": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,
+        "peak_mib": peak_bytes >> 20,
         "warnings": len(record["warnings"]),
     }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import BinaryIO
 
@@ -24,7 +24,7 @@ from hipcli.readers.url import fetch, is_url
 
 __all__ = ["FORMAT_NAMES", "read_document"]
 
-READERS_VERSION = 1  # raised when the same file would give other text
+READERS_VERSION = 2  # raised when the same file would give other text
 
 
 def read_document(
@@ -35,34 +35,39 @@ def read_document(
     password: str | None = None,
     pages: PageSelection | None = None,
     offline: bool = False,
+    hidden: bool = False,
+    loaders: Mapping[str, str] | None = None,
     on_page: OnPage | None = None,
     stdin: BinaryIO | None = None,
 ) -> Document:
     """Read files, folders, archives, addresses, or "-" for standard input, as one document in the order given.
 
     encoding: of text sources; None finds out. type: a name of FORMAT_NAMES for all sources; None finds out for each.
-    password: for encrypted PDFs. pages: of each source, None for all. offline: refuse addresses. on_page(done, total or None): called as the pages of a source are read.
+    password: for encrypted PDFs. pages: of each source, None for all. offline: refuse addresses.
+    loaders: commands of the user's that read files of a suffix (readers/loader.py), for sources without a type.
+    hidden: also look for text that nobody sees (Page.hidden). on_page(done, total or None): called as the pages of a source are read.
     stdin: in place of the process's own.
     Raises UsageError for arguments that make no sense, InputError for a source that cannot be used, DoesNotFit for a too large text.
     """
     _check_arguments(sources, encoding, type)
-    with closing(Reading(type, ReadOptions(encoding, password, on_page, pages))) as reading:
+    with closing(Reading(type, ReadOptions(encoding, password, on_page, pages, hidden), loaders)) as reading:
         for spec, times in Counter(sources).items():
             if times > 1:
                 reading.warnings.append(f"{show(spec)} is given {times} times and is read each time")
         for spec in sources:
-            _read_source(reading, spec, offline, stdin)
+            _read_source(reading, spec, offline, stdin, frozenset(loaders or ()) if type is None else frozenset())
         return reading.document()
 
 
-def _read_source(reading: Reading, spec: str, offline: bool, stdin: BinaryIO | None) -> None:
+def _read_source(reading: Reading, spec: str, offline: bool, stdin: BinaryIO | None, loaded: frozenset[str]) -> None:
+    """loaded: suffixes without the dot that loaders read."""
     skipped = Skipped()
     if spec != "-" and os.path.isdir(spec):
-        reading.add_all(spec, folder_members(spec, skipped), skipped)
+        reading.add_all(spec, folder_members(spec, skipped, loaded), skipped)
         return
     raw = fetch(spec, offline) if is_url(spec) else open_source(spec, stdin)
-    if is_archive(raw):
-        reading.add_all(raw.name, archive_members(raw, skipped), skipped)
+    if raw.suffix.removeprefix(".") not in loaded and is_archive(raw):
+        reading.add_all(raw.name, archive_members(raw, skipped, loaded), skipped)
     else:
         reading.add(raw)
 

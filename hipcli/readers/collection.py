@@ -54,8 +54,11 @@ def is_archive(source: RawSource) -> bool:
     return bool(names) and not office and not any(format.matches(source, False) for format in _PACKED_FORMATS)
 
 
-def folder_members(spec: str, skipped: Skipped) -> Iterator[tuple[str, Opener]]:
-    """Name and opener of each file below a folder that may be text: a folder's files before its folders, by name."""
+def folder_members(spec: str, skipped: Skipped, loaded: frozenset[str] = frozenset()) -> Iterator[tuple[str, Opener]]:
+    """Name and opener of each file below a folder that may be text: a folder's files before its folders, by name.
+
+    loaded: suffixes without the dot of files that are wanted whatever is in them.
+    """
     root = Path(spec)
     above, parts = _rules_above(Path(os.path.realpath(root)))
     seen = count = 0
@@ -64,7 +67,7 @@ def folder_members(spec: str, skipped: Skipped) -> Iterator[tuple[str, Opener]]:
         if seen > _MAX_ENTRIES:
             raise InputError(f"cannot read {show(spec)}: it holds more than {_MAX_ENTRIES:,} files", "Name a smaller folder.")
         name = "/".join([spec.rstrip("/") or "/", *names])
-        if _is_left_out(path, skipped):
+        if _is_left_out(path, skipped, loaded):
             continue
         count += 1
         if count > MAX_FILES:
@@ -72,7 +75,7 @@ def folder_members(spec: str, skipped: Skipped) -> Iterator[tuple[str, Opener]]:
         yield name, lambda name=name: open_source(name)
 
 
-def archive_members(source: RawSource, skipped: Skipped) -> Iterator[tuple[str, Opener]]:
+def archive_members(source: RawSource, skipped: Skipped, loaded: frozenset[str] = frozenset()) -> Iterator[tuple[str, Opener]]:
     """Name and opener of each member that may be text, in the order of a folder; an opener works until the next one is asked for."""
     with open_container(source) as container:
         for info in sorted(container.infos, key=lambda info: _order(info.filename)):
@@ -86,7 +89,7 @@ def archive_members(source: RawSource, skipped: Skipped) -> Iterator[tuple[str, 
                 head = container.head(info, HEAD_BYTES)
             except InputError:
                 pass  # opening it will say why
-            kind = _left_out_kind(head, Path(info.filename).suffix.lower())
+            kind = _left_out_kind(head, Path(info.filename).suffix.lower(), loaded)
             if kind:
                 skipped.add_binary(kind)
             else:
@@ -147,7 +150,7 @@ def _rules_above(root: Path) -> tuple[IgnoreRules | None, list[str]]:
     return rules, parts
 
 
-def _is_left_out(path: Path, skipped: Skipped) -> bool:
+def _is_left_out(path: Path, skipped: Skipped, loaded: frozenset[str]) -> bool:
     """Whether a file is empty or binary by its beginning; one that cannot be opened is left to the reader, which says why."""
     try:
         with open(path, "rb") as file:
@@ -157,14 +160,16 @@ def _is_left_out(path: Path, skipped: Skipped) -> bool:
     if not head:
         skipped["empty"] += 1
         return True
-    kind = _left_out_kind(head, path.suffix.lower())
+    kind = _left_out_kind(head, path.suffix.lower(), loaded)
     if kind:
         skipped.add_binary(kind)
     return kind is not None
 
 
-def _left_out_kind(head: bytes, suffix: str) -> str | None:
+def _left_out_kind(head: bytes, suffix: str, loaded: frozenset[str]) -> str | None:
     """What a file is that no reader wants; books and Word documents are wanted, whole or damaged."""
+    if suffix.removeprefix(".") in loaded:
+        return None
     kind = looks_binary(head, suffix)
     wanted = kind in KINDS_OF_PACKED_FORMATS or any(suffix in format.suffixes for format in _PACKED_FORMATS)
     return None if wanted and head.startswith(b"PK") else kind

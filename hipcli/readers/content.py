@@ -30,13 +30,14 @@ def check_pages(count: int) -> None:
 class ReadOptions:
     """encoding: of texts, None finds out. password: for encrypted documents. on_page(done, total or None): as pages are read.
 
-    pages: those that are wanted, None for all; a reader may read more.
+    pages: those that are wanted, None for all; a reader may read more. hidden: also look for text that nobody sees.
     """
 
     encoding: str | None = None
     password: str | None = None
     on_page: OnPage | None = None
     pages: PageSelection | None = None
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class RawPage:
 
     text: as the reader found it. label: printed page number, or time of day as h:mm:ss. title: of the section the page belongs to.
     longest: characters above which it is cut into several pages, None for never. error: why the page could not be read.
-    number: the page's, None where it follows from the pages before it.
+    number: the page's, None where it follows from the pages before it. hidden: parts of the text that nobody sees, with what hides each.
     """
 
     text: str = ""
@@ -55,6 +56,7 @@ class RawPage:
     error: str | None = None
     longest: int | None = FLOW_CHARS
     number: int | None = None
+    hidden: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ def number_pages(raw_pages: Sequence[RawPage], source: int) -> tuple[list[Page],
         title = clean_title(raw.title)
         for start, end in cut(clean.text, raw.longest):
             number += 1
-            pages.append(Page(number, clean.text[start:end], raw.label, source, raw.image_only, title))
+            hidden = raw.hidden if end == len(clean.text) else ()
+            pages.append(Page(number, clean.text[start:end], raw.label, source, raw.image_only, title, hidden))
     return pages, faults, counts
 
 

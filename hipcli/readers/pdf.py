@@ -17,6 +17,7 @@ from typing import Any
 
 from hipcli.errors import InputError
 from hipcli.readers.content import Content, Format, OnPage, RawPage, ReadOptions, check_pages
+from hipcli.readers.glued import is_glued
 from hipcli.readers.pdf_process import Limits, WorkerRefused, read_pages
 from hipcli.readers.pdf_worker import WRONG_SUM
 from hipcli.readers.sniff import is_pdf
@@ -75,7 +76,13 @@ def read_pdf(source: RawSource, options: ReadOptions, limits: Limits = Limits())
     with source.on_disk() as path:
         size = source.size_bytes
         wanted = options.pages.indices(_MOST_CHOSEN) if options.pages else None
-        job = {"path": path, "password": password or "", "memory_bytes": limits.memory_bytes + 2 * size, "pages": wanted}
+        job = {
+            "path": path,
+            "password": password or "",
+            "memory_bytes": limits.memory_bytes + 2 * size,
+            "pages": wanted,
+            "hidden": options.hidden,
+        }
         with _surveying(job, limits) as finish_survey:
             try:
                 total, first, second = _read_twice(source.name, job, limits, options)
@@ -165,7 +172,8 @@ def _verdict(index: int, first: dict[str, Any], second: dict[str, Any] | None, s
             best = second
     text = best.get("text", "")
     if text.strip():
-        return RawPage(text, label, longest=None)
+        hidden = tuple((kind, words) for kind, words in first.get("hidden", ()))
+        return RawPage(text, label, longest=None, hidden=hidden)
     error = first.get("error") or _why_empty(second or {})
     if error:
         return RawPage(label=label, error=error)
@@ -243,6 +251,10 @@ def _warnings(pages: list[RawPage], survey: _Survey, excused: int, logged: int) 
         noun = "page" if len(scans) == 1 else "pages"
         which = f"{noun} {ranges(scans)} ({len(scans)} of {len(pages)})"
         warnings.append(f"pictures without text, as in a scan: {which}; to read them: ocrmypdf --skip-text in.pdf out.pdf")
+    glued = [page.number for page in pages if is_glued(page.text)]
+    if glued:
+        noun = "page" if len(glued) == 1 else "pages"
+        warnings.append(f"words run together on {noun} {ranges(glued)}: the file has no spaces between them, so words may not be found")
     if survey.refused:
         warnings.append("its structure is damaged; the text was read, but printed page numbers and damage inside pages are unknown")
     elif logged:

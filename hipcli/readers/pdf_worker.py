@@ -3,10 +3,10 @@
 PDF engines hang, crash and swallow memory on hostile or broken files. Here that costs a process which the parent
 (`pdf_process.py`) restarts behind the page. Run as `main()` in a fresh interpreter; the job is one JSON line: path,
 engine ("pdfium" or "pypdf"), task ("text" or "survey"), pages (indices, or null for all), password ("" for none),
-memory_bytes (cap on the address space).
+memory_bytes (cap on the address space), hidden (whether pdfium also looks for text that nobody sees).
 
 Lines out: {"count": n}, then {"page": i, ...} in order, then {"done": true}; or {"refused": kind, "reason": text}
-with kind "password", "security", "damaged" or "engine". A page holds "text" and "images", or "error". Knows nothing of fallbacks.
+with kind "password", "security", "damaged" or "engine". A page holds "text", "images" and "hidden", or "error". Knows nothing of fallbacks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import logging
 import os
 import signal
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from hipcli.readers.worker_side import Answers, jobs, limited_memory
@@ -23,6 +25,7 @@ from hipcli.readers.worker_side import Answers, jobs, limited_memory
 WRONG_SUM = "wrong check sum"
 _SLICE_BYTES = 1 << 16  # unpacks to 64 MiB at most
 ASIDE_SECONDS = 10.0  # for labels and for bookmarks
+_SAMPLED_OBJECTS = 300
 MAX_BOOKMARKS = 20_000
 MAX_TITLE_CHARS = 300
 MAX_PAGE_CHARS = 20_000_000  # a page that says more is a bomb, not a page
@@ -45,7 +48,7 @@ def run(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     logging.getLogger("pypdf").addHandler(logged)
     logging.getLogger("pypdf").propagate = False
     try:
-        document = _ENGINES[job["engine"]](job["path"], job["password"])
+        document = _ENGINES[job["engine"]](job["path"], job["password"], job.get("hidden", False))
     except Refused as refusal:
         yield {"refused": refusal.kind, "reason": refusal.reason}
         return
@@ -100,13 +103,14 @@ class Refused(Exception):
 class PdfiumDocument:
     """pdfium: fast, tolerant of broken structure, silent about broken streams."""
 
-    def __init__(self, path: str, password: str) -> None:
+    def __init__(self, path: str, password: str, hidden: bool) -> None:
+        self._hidden = hidden
         try:
             import pypdfium2
             import pypdfium2.raw as raw
         except Exception as fault:
             raise Refused("engine", f"pypdfium2 cannot be loaded: {fault}") from None
-        self._image = raw.FPDF_PAGEOBJ_IMAGE
+        self._image, self._text = raw.FPDF_PAGEOBJ_IMAGE, raw.FPDF_PAGEOBJ_TEXT
         try:
             self._document = pypdfium2.PdfDocument(open(path, "rb"), password or None, autoclose=True)
             self.count = len(self._document)
@@ -117,22 +121,48 @@ class PdfiumDocument:
     def page(self, index: int) -> dict[str, Any]:
         page = self._document[index]
         try:
+            self._set_upright(page)
             textpage = page.get_textpage()
             try:
                 # lone surrogates are the normaliser's to see; the default drops them
                 text = textpage.get_text_range(errors="surrogatepass")
+                hidden = self._hidden_text(page, textpage)
             finally:
                 textpage.close()
             images = not text.strip() and any(True for _ in page.get_objects(filter=[self._image], max_depth=3))
-            return {"text": text, "images": images}
+            return {"text": text, "images": images, "hidden": hidden}
         finally:
             page.close()
+
+    def _set_upright(self, page: Any) -> None:
+        """Turn a page so that most of its text is level: pdfium gives the lines of sideways text in reverse order."""
+        first = islice(page.get_objects(max_depth=1), _SAMPLED_OBJECTS)
+        angles = Counter(_quarter_turns(item.get_matrix()) for item in first if item.type == self._text)
+        if angles and (turns := angles.most_common(1)[0][0]) * 90 != page.get_rotation():
+            page.set_rotation(turns * 90)
+
+    def _hidden_text(self, page: Any, textpage: Any) -> list[tuple[str, str]]:
+        if not self._hidden:
+            return []
+        from hipcli.readers.pdf_hidden import hidden_text
+
+        try:
+            return hidden_text(page, textpage)
+        except Exception:  # a hint must not cost the text
+            return []
+
+
+def _quarter_turns(matrix: Any) -> int:
+    """How often a page must be turned to the right by 90 degrees for text under this matrix to be level."""
+    if abs(matrix.a) >= abs(matrix.b):
+        return 0 if matrix.a >= 0 else 2
+    return 1 if matrix.b > 0 else 3
 
 
 class PypdfDocument:
     """pypdf: slower, pure Python; knows labels, and says what is damaged."""
 
-    def __init__(self, path: str, password: str) -> None:
+    def __init__(self, path: str, password: str, hidden: bool) -> None:
         import pypdf
 
         try:

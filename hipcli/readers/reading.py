@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hipcli.document import Document, Page, PageFault, Source
 from hipcli.errors import DoesNotFit, InputError
@@ -19,6 +19,7 @@ from hipcli.readers.cutting import number_pages
 from hipcli.readers.formats import choose_format
 from hipcli.readers.guarded import read_content
 from hipcli.readers.isolation import IsolatedReader
+from hipcli.readers.loader import loader_format
 from hipcli.readers.source import RawSource, memory_limit, show
 from hipcli.readers.text import TEXT
 
@@ -33,9 +34,13 @@ _REMARKS = {
 
 
 class Reading:
-    """A document as it grows, source by source. type: a format for all of them, None finds out for each."""
+    """A document as it grows, source by source. type: a format for all of them, None finds out for each.
 
-    def __init__(self, type: str | None, options: ReadOptions) -> None:
+    loaders: commands of the user's for suffixes without the dot; they win over what hip knows itself, but not over type.
+    """
+
+    def __init__(self, type: str | None, options: ReadOptions, loaders: Mapping[str, str] | None = None) -> None:
+        self._loaders = {} if type else loaders or {}
         self._type = type
         self._isolated = IsolatedReader()
         self._options = options
@@ -48,7 +53,7 @@ class Reading:
 
     def add(self, raw: RawSource) -> None:
         """Read one source to its end; raises InputError, DoesNotFit."""
-        remarks = self._add(raw, choose_format(raw, self._type))
+        remarks = self._add(raw, self._format(raw))
         self.warnings += [f"{raw.name}: {remark}" for remark in remarks]
 
     def add_all(self, name: str, members: Iterable[tuple[str, Opener]], skipped: Skipped) -> None:
@@ -79,7 +84,7 @@ class Reading:
             self._add_failed(name, raw, format, fault.message)
             return []
         try:
-            format = choose_format(raw, self._type)
+            format = self._format(raw)
             return self._add(raw, format)
         except _NoText as fault:
             if not fault.failed:
@@ -98,6 +103,10 @@ class Reading:
         self.failed.append(PageFault(1, reason, len(self.sources)))
         known = (raw.size_bytes, raw.sha256) if raw else (0, "")
         self.sources.append(Source(show(name), format.name if format else "unknown", *known, total_pages=1))
+
+    def _format(self, raw: RawSource) -> Format:
+        command = self._loaders.get(raw.suffix.removeprefix("."))
+        return loader_format(command) if command else choose_format(raw, self._type)
 
     def _add(self, raw: RawSource, format: Format) -> list[str]:
         options = self._options

@@ -90,7 +90,9 @@ class RawSource:
             yield os.fspath(self.path)
             return
         with tempfile.TemporaryDirectory(prefix="hip-") as folder:
-            path = os.path.join(folder, "input")
+            # programs tell a format by the name's end
+            suffix = self.suffix if self.suffix[1:].isalnum() and self.suffix.isascii() else ""
+            path = os.path.join(folder, f"input{suffix}")
             with open(path, "xb") as file:
                 file.write(self.data or b"")
             yield path

@@ -53,7 +53,14 @@ def key_of(fields: Mapping[str, Any]) -> str:
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Each field that differs, with both values, in words; empty when all agree."""
     names = [name for name in [*now, *(name for name in stored if name not in now)] if stored.get(name) != now.get(name)]
-    return [f"{name} was {_short(stored.get(name))} and is {_short(now.get(name))}" for name in names]
+    return [_difference(name, stored.get(name), now.get(name)) for name in names]
+
+
+def _difference(name: str, stored: Any, now: Any) -> str:
+    """One field's; of a field that has fields, those that differ, so that shortening cuts none of them."""
+    if isinstance(stored, dict) and isinstance(now, dict):
+        return f"{name}: {', '.join(differences(stored, now))}"
+    return f"{name} was {_short(stored)} and is {_short(now)}"
 
 
 def _short(value: Any) -> str:

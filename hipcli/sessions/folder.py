@@ -12,6 +12,8 @@ from typing import Any
 from hipcli.cache.files import file_checksum
 from hipcli.sessions.manifest import MANIFEST, Chunk, Damaged, Manifest, load_manifest
 
+UNFINISHED = "unfinished-"  # begins the names of files that keep what a long piece of work has finished
+
 
 @dataclass(frozen=True)
 class Session:
@@ -84,6 +86,13 @@ def total_bytes(sessions: Iterable[Session]) -> int:
     return sum({(stat.st_dev, stat.st_ino): stat.st_size for session in sessions for stat in session.files()}.values())
 
 
+def tree_bytes(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; links are not followed."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(tree_bytes(inner) for inner in listed(path))
+
+
 def private_folder(path: Path) -> Path:
     """A folder for its owner alone, made with its parents. Raises OSError."""
     for part in [*reversed(path.parents), path]:
@@ -128,5 +137,5 @@ def share(chunk: Path, other: Path) -> None:
 def clear(folder: Path, names: set[str]) -> None:
     """Remove what a killed run left half-written, and chunks that no longer count."""
     for path in folder.iterdir():
-        if path.name != MANIFEST and path.name not in names:
+        if path.name != MANIFEST and path.name not in names and not path.name.startswith(UNFINISHED):
             path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,12 @@ class SessionKeeper:
     def tokens(self) -> int:
         """Of the whole prefix."""
         return len(self._ids)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the session lies, None while it lies nowhere."""
+        folder = self._library.root / self.key
+        return folder if folder.is_dir() else None
 
     @property
     def record(self) -> dict[str, Any]:

@@ -49,6 +49,11 @@ class Library:
         found = [session for path in folders if (session := open_session(path, tuple(names.get(path.name, ()))))]
         return sorted(found, key=lambda session: session.used, reverse=True)
 
+    def strays(self) -> list[Path]:
+        """What else lies in the folder: remains of sessions on their way out, and what is not hip's."""
+        ours = {"names", "locks"}
+        return [path for path in listed(self.root) if path.name not in ours and not KEY_PATTERN.fullmatch(path.name)]
+
     def get(self, key: str) -> Session | None:
         """One session by its key."""
         return open_session(self.root / key, tuple(name for name, of in self.names().items() if of == key))

@@ -64,5 +64,7 @@ class ChunkWriter(threading.Thread):
 
         written = write_tokens(self._folder / chunk.name, self._store.shape, stop - start, read)
         chunk = Chunk(start, stop, written.size_bytes, written.checksum, chunk.ids)
-        self.manifest = self.manifest.with_chunks([*self.manifest.chunks, chunk])
-        self.manifest.save(self._folder)
+        manifest = self.manifest.with_chunks([*self.manifest.chunks, chunk])
+        manifest.save(self._folder)
+        # only now is it true for who asks how much is on the disk
+        self.manifest = manifest

@@ -18,6 +18,7 @@ from hipcli.errors import ModelError
 USER_MARK = "HipUserTextGoesHere"
 ANSWER_MARK = "HipAnswerTextGoesHere"
 NEXT_MARK = "HipNextTextGoesHere"
+SYSTEM_MARK = "HipSystemTextGoesHere"
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
 Message = dict[str, str]

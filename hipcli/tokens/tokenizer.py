@@ -22,7 +22,7 @@ from hipcli.tokens.layout import lay_out
 from hipcli.tokens.pieces import cut_rule, split_pieces
 from hipcli.tokens.spec import build_backend, read_json, read_spec, special_ids, without_control
 from hipcli.tokens.stream import StreamDecoder, WindowDecoder
-from hipcli.tokens.template import ChatTemplate, read_template, special_token
+from hipcli.tokens.template import SYSTEM_MARK, ChatTemplate, read_template, special_token
 
 if TYPE_CHECKING:
     import tokenizers
@@ -126,7 +126,7 @@ class Tokenizer:
         if self._adds_space and prefix.endswith(" "):
             # the document's first token brings this space with it
             prefix = prefix[:-1]
-        prefix_ids = self._full.encode(prefix, add_special_tokens=False).ids
+        prefix_ids = self._prefix_ids(prefix, system)
         if prefix_ids[: len(self._opening_ids)] != self._opening_ids:
             prefix_ids = self._opening_ids + prefix_ids
         tail = self._full_inner.encode(template.tail, add_special_tokens=False).ids
@@ -137,6 +137,17 @@ class Tokenizer:
             return self._piece(self._clean(text), False)[0].tolist()
 
         return PromptParts(prefix_ids, tail, lambda question: encode_text(template.question_lead + question), turn, encode_text)
+
+    def _prefix_ids(self, prefix: str, system: str | None) -> list[int]:
+        """Ids of what stands before the document; a system message that spells control tokens stays text, as a document does."""
+        if not system or self._special.isdisjoint(self._full.encode(system, add_special_tokens=False).ids):
+            return self._full.encode(prefix, add_special_tokens=False).ids
+        first, *rest = self._template(SYSTEM_MARK).prefix.split(SYSTEM_MARK)
+        ids = self._full.encode(first, add_special_tokens=False).ids
+        for part in rest:
+            ids += self._piece(self._clean(system.strip()), not ids)[0].tolist()
+            ids += self._full_inner.encode(part, add_special_tokens=False).ids
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids, control tokens left out."""
