@@ -169,7 +169,11 @@ def test_what_an_upload_is_called(name, shown):
 
 
 DOCUMENT = Document(
-    (Source("a.txt", "text", 5, "ab", "utf-8", 1),), (Page(1, "Text \ud800.", "iv", 0, False, "T"),), (PageFault(2, "why"),), ("w",), "1-2"
+    (Source("a.txt", "text", 5, "ab", "utf-8", 1),),
+    (Page(1, "Text \ud800.", "iv", 0, False, "T", (("white", "x"),)),),
+    (PageFault(2, "why"),),
+    ("w",),
+    "1-2",
 )
 
 

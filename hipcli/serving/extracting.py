@@ -29,8 +29,15 @@ def document_record(document: Document) -> dict[str, Any]:
 def document_of(record: dict[str, Any]) -> Document:
     """The document of such a record. Raises KeyError or TypeError for anything else."""
     kinds = {"sources": Source, "pages": Page, "failed": PageFault}
-    lists = {name: tuple(kind(**item) for item in record[name]) for name, kind in kinds.items()}
+    lists = {name: tuple(kind(**_with_tuples(item)) for item in record[name]) for name, kind in kinds.items()}
     return Document(**lists, warnings=tuple(record["warnings"]), pages_chosen=record["pages_chosen"])
+
+
+def _with_tuples(value: Any) -> Any:
+    """What JSON made a list of was a tuple before."""
+    if isinstance(value, list):
+        return tuple(map(_with_tuples, value))
+    return {key: _with_tuples(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 async def extract(path: Path, name: str, seconds: float, most_pages: int) -> Document:
