@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hipcli.answers_file import AnswersFile, run_id
+from hipcli.answers_file import AnswersFile, document_id, run_id
 from hipcli.ask import answer_record, show_numbers, show_sources, stream_answer
-from hipcli.check import checked
-from hipcli.citations import cite
+from hipcli.check import Check, checked
+from hipcli.citations import Citation, cite
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.errors import InputError, UsageError
 from hipcli.input import read
@@ -89,16 +91,16 @@ def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal, 
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
-    answers = None
+    keep = None
     if out is not None:
-        answers = AnswersFile(out, run_id(document, find_model(options, terminal).digest, options))
-        questions = _unanswered(questions, answers, terminal)
+        answers, run = AnswersFile(out), run_id(document_id(document), find_model(options, terminal).digest, options)
+        questions, keep = _unanswered(questions, answers, run, terminal), partial(answers.add, run=run)
     marks: list[bool | None] = []
     if questions:
         with open_reading(document, options, terminal, room_for([question.text for question in questions])) as reading:
             reading.timing["read_seconds"] = read_seconds
             for number, question in enumerate(questions):
-                answer, right = _ask_one(reading, question, terminal, check, answers, first=number == 0)
+                answer, right = _ask_one(reading, question, terminal, check, keep, first=number == 0)
                 marks.append(right)
             if not terminal.as_json:
                 show_numbers(reading, answer, terminal)
@@ -108,28 +110,27 @@ def ask_all(options: RunOptions, questions: list[Question], terminal: Terminal, 
     check_complete(document, options)
 
 
-def _unanswered(questions: list[Question], answers: AnswersFile, terminal: Terminal) -> list[Question]:
+def _unanswered(questions: list[Question], answers: AnswersFile, run: str, terminal: Terminal) -> list[Question]:
     """The questions that no row answers yet; says how many there are of both."""
     if answers.half_row:
         terminal.warn(f"the last row of {answers.path} was cut short by a run that was killed; its question is asked again")
-    left = [question for question in questions if not answers.skip(question.text)]
+    left = [question for question in questions if not answers.skip(run, question.text)]
     if len(left) < len(questions):
         terminal.note(f"{len(questions) - len(left)} of {len(questions)} questions are answered in {answers.path} already")
     return left
 
 
 def _ask_one(
-    reading: Reading, question: Question, terminal: Terminal, check: bool, answers: AnswersFile | None, *, first: bool
+    reading: Reading, question: Question, terminal: Terminal, check: bool, keep: Callable[[dict[str, Any]], None] | None, *, first: bool
 ) -> tuple[Answer, bool | None]:
     """Answer one question, show it and keep it; with whether it is right, None when nobody said what would be."""
     if not terminal.as_json:
         write_stdout(visible(f"{'' if first else chr(10)}Q: {question.text}") + "\n")
     answer, found = checked(reading.engine, check, lambda: _answer(reading, question.text, terminal))
     citations, right = cite(answer.text, question.text, reading.document), question.mark(answer.text)
-    known = {} if right is None else {"right": right, "accept": list(question.accept)}
-    record = answer_record(reading, question.text, answer, citations, found) | known
-    if answers is not None:
-        answers.add(record)
+    record = marked_record(reading, question, answer, citations, found)
+    if keep is not None:
+        keep(record)
     if terminal.as_json:
         write_json(record)
         return answer, right
@@ -139,6 +140,15 @@ def _ask_one(
     if right is not None:
         terminal.note("right" if right else f"wrong: it holds none of {', '.join(question.accept)}")
     return answer, right
+
+
+def marked_record(
+    reading: Reading, question: Question, answer: Answer, citations: Sequence[Citation], check: Check | None = None
+) -> dict[str, Any]:
+    """The JSON object of an answer, with whether it is right where the file says what would be."""
+    right = question.mark(answer.text)
+    known = {} if right is None else {"right": right, "accept": list(question.accept)}
+    return answer_record(reading, question.text, answer, citations, check) | known
 
 
 def _answer(reading: Reading, question: str, terminal: Terminal) -> Answer:
