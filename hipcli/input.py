@@ -30,7 +30,7 @@ def read(options: RunOptions, terminal: Terminal) -> Document:
             options.sources,
             encoding=options.encoding,
             type=options.type,
-            password=_password(options.password_file),
+            password=read_password(options.password_file),
             pages=PageSelection.parse(options.pages) if options.pages else None,
             offline=options.offline or config.offline(),
             on_page=phase.to,
@@ -43,7 +43,7 @@ def read(options: RunOptions, terminal: Terminal) -> Document:
     return document
 
 
-def _password(path: str | None) -> str | None:
+def read_password(path: str | None) -> str | None:
     """The first line of a password file; raises UsageError. It is never printed or kept."""
     if path is None:
         return None

@@ -141,13 +141,19 @@ def find_model(options: RunOptions, terminal: Terminal, *, local_only: bool = Fa
 
 def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[Tokenizer, EncodedDocument]:
     """Load the model's tokenizer and turn the document into tokens."""
+    tokenizer = open_tokenizer(files, terminal)
+    with terminal.phase("tokenizing", document.chars, "characters") as phase:
+        return tokenizer, tokenizer.encode_document(document, on_chars=phase.to)
+
+
+def open_tokenizer(files: ModelFiles, terminal: Terminal) -> Tokenizer:
+    """The model's tokenizer; raises ModelError."""
     from hipcli.tokens import load_tokenizer
 
     tokenizer = load_tokenizer(files.path)
     if tokenizer.prompt_format != "chat":
         terminal.warn(f"{files.name} has no chat template that works: it is asked in plain text")
-    with terminal.phase("tokenizing", document.chars, "characters") as phase:
-        return tokenizer, tokenizer.encode_document(document, on_chars=phase.to)
+    return tokenizer
 
 
 def run_device(options: RunOptions) -> str:
@@ -188,11 +194,7 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     room: tokens that the plan keeps free for a question.
     Raises ModelError, DoesNotFit, UsageError.
     """
-    # a wrong name must not cost a download, nor a device that is not there; asking torch for one takes a second
-    attention_settings(options)
-    check_choices(options)
-    if options.device == "cuda" or options.backend == "triton":
-        run_device(options)
+    check_early(options)
     clock = time.monotonic()
     files = find_model(options, terminal)
     tokenizer, encoded = encode(document, files, terminal)
@@ -200,18 +202,54 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     prompt, clock = tokenizer.prompt(options.system), time.monotonic()
     with open_engine(files, options, terminal) as (model, engine):
         timing["load_seconds"] = time.monotonic() - clock
-        ids = [*prompt.prefix_ids, *encoded.ids.tolist()]
-        if max(ids) >= model.vocab:
-            raise ModelError(f"the tokenizer of {files.name} has more tokens than its weights", "fetch or copy the model's files again")
-        spare = room(prompt, encoded) + options.max_tokens
-        plan = engine.plan(len(ids) + spare)
-        terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
-        session = None if options.no_session else make_session(document, options, files, prompt, engine, ids, terminal)
-        with ending(session, terminal):
-            timing |= _prefill(engine, ids, spare, session, terminal)
-            if model.device != "cpu":
-                timing |= _warm_up(engine, plan.tokens, terminal)
-            yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, session, timing)
+        opened = Opened(files, tokenizer, prompt, model, engine)
+        with read_into(opened, document, encoded, options, terminal, room, timing) as reading:
+            yield reading
+
+
+def check_early(options: RunOptions) -> None:
+    """Refuse a name or a device that does not exist before it costs a download; asking torch for one takes a second."""
+    attention_settings(options)
+    check_choices(options)
+    if options.device == "cuda" or options.backend == "triton":
+        run_device(options)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model ready to be read into: its files, tokenizer, prompt, weights and engine."""
+
+    files: ModelFiles
+    tokenizer: Tokenizer
+    prompt: PromptParts
+    model: Any
+    engine: Engine
+
+
+@contextmanager
+def read_into(
+    opened: Opened,
+    document: Document,
+    encoded: EncodedDocument,
+    options: RunOptions,
+    terminal: Terminal,
+    room: Room,
+    timing: dict[str, float],
+) -> Iterator[Reading]:
+    """Prefill an engine that holds nothing; room as for `open_reading`. Raises ModelError, DoesNotFit, UsageError."""
+    files, tokenizer, prompt, model, engine = opened.files, opened.tokenizer, opened.prompt, opened.model, opened.engine
+    ids = [*prompt.prefix_ids, *encoded.ids.tolist()]
+    if max(ids) >= model.vocab:
+        raise ModelError(f"the tokenizer of {files.name} has more tokens than its weights", "fetch or copy the model's files again")
+    spare = room(prompt, encoded) + options.max_tokens
+    plan = engine.plan(len(ids) + spare)
+    terminal.detail(f"{files.name} ({model.dtype_name} on {model.device}): {len(ids):,} tokens, {plan_line(plan)}")
+    session = None if options.no_session else make_session(document, options, files, prompt, engine, ids, terminal)
+    with ending(session, terminal):
+        timing |= _prefill(engine, ids, spare, session, terminal)
+        if model.device != "cpu":
+            timing |= _warm_up(engine, plan.tokens, terminal)
+        yield Reading(options, document, tokenizer, encoded, prompt, files, engine, model, plan, session, timing)
 
 
 def plan_line(plan: MemoryPlan) -> str:
