@@ -42,7 +42,11 @@ EXIT_CODES = Table(
         ("3", "a document cannot be used", "`hip inspect SRC`"),
         ("4", "more memory or context than there is; nothing was cut", "`hip inspect SRC` shows the need"),
         ("5", "model or tokenizer missing, damaged, unsupported or offline", "`hip models ls`, `hip models get`"),
-        ("6", "finished under `--strict`, but pages could not be read", "`hip inspect SRC` lists them"),
+        (
+            "6",
+            "finished under `--strict`, but pages could not be read; or `batch` finished and files failed",
+            "`hip inspect SRC`; `OUT.failed`",
+        ),
         ("7", "a write failed where it mattered", "free some space, or another folder"),
         ("130", "interrupted (Ctrl-C)", "the same command goes on where it was"),
         ("143", "terminated", "the same command goes on where it was"),

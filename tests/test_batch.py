@@ -1,4 +1,4 @@
-"""Batches: every file once, bad ones listed, whatever ends a run the next one goes on, rows the same in any order of files."""
+"""Batches: every file once, bad ones listed, and a run goes on from whatever ended the last."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from hipcli.options import RunOptions
 from hipcli.questions import Question
 
 HIP = Path(sys.executable).with_name("hip")
-SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 TEXT = "The library was founded in 1911 by Maria Lindqvist, a printer. "
 WHO, WHEN = Question("Who founded it?"), Question("When?", ("1911",))
 # of a row, what may differ between two runs that do the same
@@ -230,8 +229,13 @@ def test_a_parquet_file_holds_what_the_lines_hold(job, readable):
         assert row["citations"] == whole["citations"] and row["right"] == whole.get("right")
     (readable / "new.txt").write_text(TEXT)
     run(job(out="rows.parquet"))
+    # JSON can name half a character, which Parquet cannot hold
+    run(job("papers/new.txt", questions=[Question("Why \ud83d?")], out="rows.parquet"))
     after = parquet.read_table("rows.parquet").to_pylist()
-    assert after[: len(table)] == table and len(after) == len(table) + 2
+    assert after[: len(table)] == table and len(after) == len(table) + 3 and after[-1]["question"] == "Why \\ud83d?"
+    before = Path("rows.parquet").stat().st_mtime_ns
+    run(job("papers/new.txt", questions=[Question("Why \ud83d?")], out="rows.parquet"))
+    assert Path("rows.parquet").stat().st_mtime_ns == before
     assert sorted(Path().glob("rows.parquet*")) == [Path("rows.parquet")]
 
 

@@ -1,4 +1,4 @@
-"""`hip batch`: many files, the same questions of each, rows in one file; what an interrupted run left undone the next one does.
+"""`hip batch`: the same questions of many files, rows in one file, nothing done twice.
 
 Knows files, questions and rows; the model's work is pipeline.py's.
 """

@@ -1,6 +1,6 @@
-"""`hip batch --export openai-batch`: a request for each file and question, as `vllm run-batch` and hosted batch APIs take them.
+"""`hip batch --export openai-batch`: requests for `vllm run-batch` and hosted batch APIs.
 
-No model runs here; one that is on this machine counts the tokens. Documents that the target cannot take are refused, never cut.
+One for each file and question. No model runs here; one that is on this machine counts the tokens. Documents that the target cannot take are refused, never cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of a batch that could not be answered: rows of JSON lines beside the answers, gone when a later run answers them.
+"""The files of a batch that failed, listed beside the answers until a later run answers them.
 
 Knows nothing of why files fail.
 """

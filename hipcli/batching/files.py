@@ -1,4 +1,4 @@
-"""From the arguments of a batch to its files, each a document of its own: folders and patterns opened, every file once.
+"""From arguments to files, each a document of its own: folders and patterns opened, each file once.
 
 Knows paths and digests; nothing is read as a document yet.
 """

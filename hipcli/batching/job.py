@@ -1,4 +1,7 @@
-"""What a batch is asked to do, checked once, and the work that is left of it. Knows neither models nor how rows are kept."""
+"""What a batch is asked to do, checked once, and the work that is left of it.
+
+Knows neither models nor how rows are kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The books of a batch: what earlier runs left to do, each row and each failure as it comes, and the report in the end.
+"""The books of a batch: what is left to do, rows and failures as they come, the report.
 
 Knows nothing of models; both engines write here.
 """

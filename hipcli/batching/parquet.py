@@ -1,4 +1,4 @@
-"""Rows as a Parquet file: kept as JSON lines while a batch runs, turned into columns when it is done.
+"""Rows as a Parquet file: JSON lines while a batch runs, columns when it is done.
 
 A Parquet file cannot be added to row by row, so it is written anew as a whole; its column "record" holds each row as it
 was, from which a later batch goes on.
@@ -34,15 +34,26 @@ def parquet_rows(path: str) -> Iterator[AnswersFile]:
 
     Raises InputError when the file is something else, DiskError when it cannot be written.
     """
-    lines = path + ".rows"
-    try:
-        if os.path.lexists(path) and not os.path.lexists(lines):
+    lines, before = path + ".rows", None
+    if os.path.lexists(path) and not os.path.lexists(lines):
+        with _disk_faults(path, lines):
             _write_lines(path, lines)
-        rows = AnswersFile(lines)
+            before = os.path.getsize(lines)
+    rows = AnswersFile(lines)
+    try:
         yield rows
-        _write_parquet(lines, path)
-        os.unlink(lines)
+        with _disk_faults(path, lines):
+            if os.path.getsize(lines) != before:
+                _write_parquet(lines, path)
+            os.unlink(lines)
+    finally:
         rows.close()
+
+
+@contextmanager
+def _disk_faults(path: str, lines: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as fault:
         raise DiskError(f"cannot write {path}: {fault.strerror or fault}", f"rows so far are in {lines}") from None
 
@@ -70,7 +81,7 @@ def _write_parquet(lines: str, path: str) -> None:
     schema = _schema()
     with _whole(path) as out, parquet.ParquetWriter(out, schema) as writer, open(lines, "rb") as rows:
         while group := [json.loads(line) | {"record": line.decode().rstrip("\n")} for _, line in zip(range(_GROUP_ROWS), rows)]:
-            writer.write_table(arrow.Table.from_pylist([_columns(row) for row in group], schema))
+            writer.write_table(arrow.Table.from_pylist([_without_surrogates(_columns(row)) for row in group], schema))
 
 
 @contextmanager
@@ -110,6 +121,15 @@ def _schema() -> Any:
             ("record", text),
         ]
     )
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Texts that Parquet can hold: a lone half of a character, which JSON may name, as JSON names it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {name: _without_surrogates(inner) for name, inner in value.items()}
+    return [_without_surrogates(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _columns(row: dict[str, Any]) -> dict[str, Any]:

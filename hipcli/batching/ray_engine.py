@@ -1,4 +1,4 @@
-"""`hip batch --engine ray`: actors that each hold the model answer files side by side, on this machine or a cluster.
+"""`hip batch --engine ray`: actors that each hold the model answer files side by side.
 
 Plain actors, not Ray Data: that hands out blocks of rows and, of a block that fails twice, tells neither which file it was nor
 whose rows were finished, and it would bring pandas and pyarrow. Here a dying actor costs one file one try.

@@ -1,4 +1,7 @@
-"""One file of a batch as a document, and what a fault met on the way costs: that file, or the batch. Knows no models."""
+"""One file of a batch as a document, and what a fault costs: that file, or the batch.
+
+Knows no models.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,13 @@ def fault_of(work: Callable[[], None]) -> HipError | None:
     """
     try:
         work()
+    except (ModelError, DiskError):
+        raise
+    except HipError as fault:
+        return fault
     except Exception as fault:
-        known = fault if isinstance(fault, HipError) else recognise(fault)
-        if isinstance(known, (ModelError, DiskError)):
+        known = recognise(fault)
+        if isinstance(known, DiskError):
             raise known from fault
         return known
     return None

@@ -1,4 +1,7 @@
-"""One model that answers questions of one file after the other. Knows no output, and nothing of other workers."""
+"""One model that answers questions of one file after the other.
+
+Knows no output, and nothing of other workers.
+"""
 
 from __future__ import annotations
 
