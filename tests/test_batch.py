@@ -162,14 +162,6 @@ def test_a_range_of_pages_that_one_file_lacks_fails_that_file(job):
     assert list(failed()) == ["papers/c.html"] and asked(rows())[0][0] == "papers/d.pdf"
 
 
-def test_a_half_row_is_made_again(job, readable):
-    run(job())
-    whole = Path("rows.jsonl").read_bytes()
-    Path("rows.jsonl").write_bytes(whole[:-25])
-    run(job())
-    assert asked(rows()) == sorted((f"papers/{name}", question.text) for name in GOOD for question in (WHO, WHEN))
-
-
 @pytest.fixture
 def command(tmp_path, tiny_model):
     """A batch of 6 files as a user's command, slow enough to be stopped half-way, and its environment."""
