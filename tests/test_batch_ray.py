@@ -36,9 +36,9 @@ def start(tmp_path, tiny_model):
     env |= {"HIP_DATA_DIR": str(tmp_path / "data"), "HIP_CACHE_DIR": str(tmp_path / "cache"), "HIP_MODEL": str(tiny_model)}
     env |= {"HIP_OFFLINE": "1", "HOME": str(tmp_path)}
 
-    def run(*more: str) -> subprocess.Popen:
+    def run(*more: str, **extra: str) -> subprocess.Popen:
         command = [HIP, "batch", "--out", "ray.jsonl", "--engine", "ray", "--json", *more]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=env)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=env | extra)
 
     return run
 
@@ -76,6 +76,13 @@ def test_two_workers_give_the_rows_of_one_process(start, tmp_path, tiny_model, m
     with pytest.raises(IncompleteError, match="1 of 6 files failed"):
         batch(BatchJob(options, (Question("Who?"),), "local.jsonl"), Terminal(quiet=True))
     assert rows(tmp_path / "ray.jsonl") == rows(tmp_path / "local.jsonl")
+
+
+def test_a_cluster_that_does_not_answer_is_refused_at_once(start):
+    run = start("f1.txt", "--prompt", "Who?", RAY_ADDRESS="127.0.0.1:1")
+    out, err = run.communicate(timeout=100)
+    assert (run.returncode, out) == (2, b"")
+    assert "no Ray cluster answers at RAY_ADDRESS, 127.0.0.1:1" in json.loads(err.splitlines()[-1])["error"]["message"]
 
 
 def test_a_file_whose_workers_end_is_reported_and_may_be_tried_again(start, tmp_path):

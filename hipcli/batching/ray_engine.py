@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
+import socket
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,6 +24,7 @@ from hipcli.errors import HipError, ModelError, UsageError
 from hipcli.options import RunOptions
 
 _TRIES = 2
+_ANSWER_S = 10.0
 _OBJECT_STORE_BYTES = 100_000_000  # tasks and rows are small; Ray would take a third of the memory
 
 
@@ -124,6 +127,18 @@ class _Team:
             yield task, [], HipError(f"the worker that read it ended, {_TRIES} times", "without --engine ray, hip says why; perhaps memory")
 
 
+def _require_answer(address: str | None) -> None:
+    """Raise UsageError when nobody listens at an address of a cluster; Ray would try again for minutes."""
+    where = re.fullmatch(r"(?:ray://)?(.+):(\d{1,5})", address or "")
+    if where is None:
+        return
+    try:
+        socket.create_connection((where[1].strip("[]"), int(where[2])), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as fault:
+        reason = f"no Ray cluster answers at RAY_ADDRESS, {address}: {getattr(fault, 'strerror', None) or fault}"
+        raise UsageError(reason, "unset RAY_ADDRESS to start Ray here") from None
+
+
 @contextlib.contextmanager
 def _connected(terminal: Terminal) -> Iterator[None]:
     """Ray, at RAY_ADDRESS or started here for as long as it takes; silent, and with the signals as they were."""
@@ -134,11 +149,13 @@ def _connected(terminal: Terminal) -> Iterator[None]:
         logging.getLogger("ray").setLevel(logging.ERROR)
         heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         address = config.ray_address()
+        _require_answer(address)
         own = {} if address else {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
         try:
             ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **own)
         except (ConnectionError, RuntimeError, ValueError, OSError) as fault:
-            raise HipError(f"Ray cannot be started: {' '.join(str(fault).split())[:300]}", "leave --engine away") from fault
+            hint = "a cluster that wants a token takes RAY_AUTH_MODE=token" if address else "leave --engine away"
+            raise HipError(f"Ray cannot be used: {' '.join(str(fault).split())[:300]}", hint) from fault
         finally:
             for number, handler in heard.items():
                 signal.signal(number, handler)
