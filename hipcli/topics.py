@@ -67,6 +67,7 @@ ENVIRONMENT = Table(
         ("`HIP_CONFIG`", "", "the file of settings", "`hip config path`"),
         ("`HIP_DEBUG`", "", "shows tracebacks and warnings of libraries", "false"),
         ("`HF_HUB_OFFLINE`", "", "the same as `HIP_OFFLINE`", "false"),
+        ("`RAY_ADDRESS`", "", "the cluster that `batch --engine ray` runs on", "Ray is started here"),
         ("`NO_COLOR`", "", "no escape codes on standard error unless it is empty", ""),
         ("`TERM`", "", "`dumb`: no escape codes either", ""),
     ),
