@@ -178,6 +178,7 @@ EACH = sorted((f"f{number}.txt", question) for number in range(6) for question i
 
 
 def test_a_killed_run_goes_on(tmp_path, command):
+    parquet = pytest.importorskip("pyarrow.parquet")
     arguments, env = [*command[0], "--out", "rows.parquet", "--json"], command[1]
     lines = tmp_path / "rows.parquet.rows"
     first = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, env=env)
@@ -190,7 +191,6 @@ def test_a_killed_run_goes_on(tmp_path, command):
     second = subprocess.run(arguments, capture_output=True, cwd=tmp_path, env=env, timeout=120)
     told = json.loads(second.stdout)
     assert (second.returncode, second.stderr, told["done"], told["files"], told["rows_added"]) == (0, b"", 6, 6, 12 - before)
-    parquet = pytest.importorskip("pyarrow.parquet")
     assert asked(map(json.loads, parquet.read_table(tmp_path / "rows.parquet")["record"].to_pylist())) == EACH
     assert not lines.exists()
 
