@@ -32,14 +32,14 @@ PARTS = ("layer", "model")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
-def parse_context(text: str) -> int:
+def parse_context(text: str, option: str = "--context") -> int:
     """Tokens of "4096", "64K" (65,536) or "1M" (1,048,576). Raises UsageError."""
     number, unit = text.strip().upper(), ""
     if number[-1:] in ("K", "M"):
         number, unit = number[:-1], number[-1]
     # no context has more digits than a 64-bit number
     if not number.isdecimal() or len(number) > 18 or int(number) * _UNITS[unit] < SHORTEST:
-        raise UsageError(f"--context must be a number of tokens such as 4096, 64K or 1M, at least {SHORTEST}, got {text!r}")
+        raise UsageError(f"{option} must be a number of tokens such as 4096, 64K or 1M, at least {SHORTEST}, got {text!r}")
     return int(number) * _UNITS[unit]
 
 

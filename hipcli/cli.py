@@ -10,8 +10,8 @@ from typing import Annotated, Any, Optional
 import typer
 
 from hipcli import __version__, faults, option_types
-from hipcli.command_options import DENSE, FILES, MACHINE, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES, SUMMARY, VERBOSE
-from hipcli.command_options import GivenOnce, Work, takes
+from hipcli.command_options import BATCH, DENSE, FILES, MACHINE, MANY, MODEL, OFFLINE, OUTPUT, PLACE, PRESET, READING, RUN, SOURCES
+from hipcli.command_options import SUMMARY, VERBOSE, GivenOnce, Work, takes
 from hipcli.config_command import config_app
 from hipcli.console import Terminal
 from hipcli.errors import UsageError
@@ -128,6 +128,28 @@ def _chat(given: dict[str, Any]) -> Work:
 def _serve(given: dict[str, Any]) -> Work:
     """Serve a page and an OpenAI-compatible API for questions about documents."""
     return lambda: serve(given)
+
+
+@app.command("batch", cls=GivenOnce, epilog='Example:  hip batch samples/ --prompt "When was it built?" --out rows.jsonl')
+@takes(BATCH, MANY)
+def _batch(given: dict[str, Any]) -> Work:
+    """Ask the same of many files, each a document of its own; goes on where an earlier run ended."""
+
+    def work() -> None:
+        from hipcli.batching.job import BatchJob, chosen_questions, context_tokens, required_out
+        from hipcli.batching.run import batch
+        from hipcli.options import RunOptions
+
+        job = BatchJob(
+            RunOptions.chosen(_sources(given), given, no_session=True),
+            chosen_questions(given["prompt"], given["questions"]),
+            required_out(given["out"]),
+            max_context=context_tokens(given["max_context"]),
+            **{name: given[name] for name in ("retry_failed", "engine", "workers", "export")},
+        )
+        batch(job, _terminal(given))
+
+    return work
 
 
 @app.command("inspect", cls=GivenOnce, epilog="Example:  hip inspect samples/lighthouse.pdf")

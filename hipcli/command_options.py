@@ -63,8 +63,20 @@ SUMMARY: Group = {
     "spans": (option_types.Spans, None),
     "markdown": (option_types.Markdown, False),
 }
+BATCH: Group = FILES | {
+    "sources": (option_types.SourcesApart, None),
+    "prompt": (option_types.Prompt, None),
+    "questions": (option_types.Questions, None),
+    "out": (option_types.Rows, None),
+    "retry_failed": (option_types.RetryFailed, False),
+    "engine": (option_types.Engine, "local"),
+    "workers": (option_types.Workers, None),
+    "export": (option_types.Export, None),
+    "max_context": (option_types.MaxContext, None),
+}
 # what every command has that lets a model read documents
-RUN: Group = MODEL | SAMPLING | ATTENTION | MACHINE | PLACE | READING | OUTPUT | VERBOSE | OFFLINE | SESSION
+MANY: Group = MODEL | SAMPLING | ATTENTION | MACHINE | PLACE | READING | OUTPUT | VERBOSE | OFFLINE
+RUN: Group = MANY | SESSION
 
 
 class GivenOnce(TyperCommand):

@@ -111,6 +111,16 @@ def serve_token() -> str | None:
     return os.environ.get("HIP_SERVE_TOKEN") or None
 
 
+def ray_address() -> str | None:
+    """The Ray cluster that the user's shell names, None for none."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
+def forbid_ray_telemetry() -> None:
+    """Ray, which reads this when it is first imported, tells nobody that it runs."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
 def plain_terminal() -> bool:
     """Whether the user's shell asks for output without escape codes."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "") in ("dumb", "unknown")

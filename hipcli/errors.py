@@ -5,7 +5,7 @@
     ├── InputError        3  a document cannot be used
     ├── DoesNotFit        4  more memory or context than there is
     ├── ModelError        5  model or tokenizer missing, damaged, unsupported or offline
-    ├── IncompleteError   6  finished, but pages were missing and --strict was given
+    ├── IncompleteError   6  finished, but pages were missing and --strict was given, or files of a batch failed
     └── DiskError         7  a write failed where it mattered
 
 Library code raises these; `faults.py` alone prints them and sets the exit code.
@@ -50,7 +50,7 @@ class ModelError(HipError):
 
 
 class IncompleteError(HipError):
-    """The work finished but some pages could not be read, and --strict was given."""
+    """The work finished but some pages could not be read, and --strict was given; or some files of a batch failed."""
 
     exit_code = 6
 

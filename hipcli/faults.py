@@ -82,12 +82,12 @@ def report(fault: BaseException, as_json: bool) -> int:
         else:
             _print_fault(fault.format_message(), "see hip --help", fault.exit_code, as_json)
         return fault.exit_code
-    known = fault if isinstance(fault, HipError) else _recognise(fault)
+    known = fault if isinstance(fault, HipError) else recognise(fault)
     _print_fault(known.message, known.hint, known.exit_code, as_json)
     return known.exit_code
 
 
-def _recognise(fault: BaseException) -> HipError:
+def recognise(fault: BaseException) -> HipError:
     """The HipError that a foreign exception amounts to."""
     text = " ".join(str(fault).split())[:300]
     starved = ("out of memory", "can't allocate memory", "not enough memory")

@@ -30,7 +30,7 @@ def read(options: RunOptions, terminal: Terminal, hidden: bool = False) -> Docum
             options.sources,
             encoding=options.encoding,
             type=options.type,
-            password=_password(options.password_file),
+            password=read_password(options.password_file),
             pages=PageSelection.parse(options.pages) if options.pages else None,
             offline=options.offline or config.offline(),
             hidden=hidden,
@@ -45,7 +45,7 @@ def read(options: RunOptions, terminal: Terminal, hidden: bool = False) -> Docum
     return document
 
 
-def _password(path: str | None) -> str | None:
+def read_password(path: str | None) -> str | None:
     """The first line of a password file; raises UsageError. It is never printed or kept."""
     if path is None:
         return None

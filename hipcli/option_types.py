@@ -19,6 +19,9 @@ def _argument(metavar: str, help: str) -> Any:
 Sources = Annotated[
     Optional[list[str]], _argument("SRC...", "Files, folders, archives or URLs, read in order as one; - is standard input.")
 ]
+SourcesApart = Annotated[
+    Optional[list[str]], _argument("SRC...", "Files, folders, patterns or URLs; each file is a document of its own, an archive too.")
+]
 SourcesAndQuestion = Annotated[
     Optional[list[str]], _argument("SRC... QUESTION", "Files, folders, archives or URLs, then the question; - is standard input.")
 ]
@@ -83,6 +86,15 @@ NoMarks = Annotated[bool, typer.Option("--no-marks", help="Leave out the lines t
 Minutes = Annotated[float, typer.Option("--minutes", metavar="X", help="Time to spend at most.")]
 Whole = Annotated[bool, typer.Option("--whole", help="Prefill whole contexts, however long, instead of sampling chunks.")]
 Out = Annotated[Optional[str], _option("--out", metavar="FILE", help="Add each row to this file of JSON lines.")]
+Prompt = Annotated[Optional[str], _option("--prompt", metavar="TEXT", help="What to ask of every file.")]
+Rows = Annotated[
+    Optional[str], _option("--out", metavar="FILE", help="Where rows go, .jsonl or .parquet; what it holds is not done again.")
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try files again that failed in an earlier run.")]
+Engine = Annotated[Literal["local", "ray"], typer.Option("--engine", help="This process, or workers of Ray.")]
+Workers = Annotated[Optional[int], _option("--workers", metavar="N", help="Workers of Ray; one a GPU otherwise.")]
+Export = Annotated[Optional[Literal["openai-batch"]], _option("--export", help="Write requests for another engine instead of answers.")]
+MaxContext = Annotated[Optional[str], _option("--max-context", metavar="N", help="Refuse files too long for that engine: 32768, 128K.")]
 ShapeName = Literal["llama-3.1-8b", "qwen2.5-7b", "llama-3.2-1b", "qwen2.5-0.5b", "smollm2-135m"]
 SHAPE_NAMES = get_args(ShapeName)
 Shape = Annotated[Optional[ShapeName], _option("--shape", help="Measure random weights of this shape instead of a model.")]

@@ -140,12 +140,18 @@ def room_for(questions: Sequence[str]) -> Room:
 
 def encode(document: Document, files: ModelFiles, terminal: Terminal) -> tuple[Tokenizer, EncodedDocument]:
     """Load the model's tokenizer and turn the document into tokens."""
+    tokenizer = open_tokenizer(files, terminal)
+    return tokenizer, tokenized(document, tokenizer, terminal)
+
+
+def open_tokenizer(files: ModelFiles, terminal: Terminal) -> Tokenizer:
+    """The model's tokenizer; raises ModelError."""
     from hipcli.tokens import load_tokenizer
 
     tokenizer = load_tokenizer(files.path)
     if tokenizer.prompt_format != "chat":
         terminal.warn(f"{files.name} has no chat template that works: it is asked in plain text")
-    return tokenizer, tokenized(document, tokenizer, terminal)
+    return tokenizer
 
 
 def tokenized(document: Document, tokenizer: Tokenizer, terminal: Terminal) -> EncodedDocument:
@@ -161,11 +167,7 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
     room: tokens that the plan keeps free for a question.
     Raises ModelError, DoesNotFit, UsageError.
     """
-    # a wrong name must not cost a download, nor a device that is not there; asking torch for one takes a second
-    attention_settings(options)
-    check_choices(options)
-    if options.device == "cuda" or options.backend == "triton":
-        run_device(options)
+    check_early(options)
     clock = time.monotonic()
     files = find_model(options, terminal)
     tokenizer, encoded = encode(document, files, terminal)
@@ -176,6 +178,14 @@ def open_reading(document: Document, options: RunOptions, terminal: Terminal, ro
         with hold(engine, document, options, files, tokenizer, encoded, terminal, room) as reading:
             reading.timing |= timing
             yield reading
+
+
+def check_early(options: RunOptions) -> None:
+    """Refuse a name or a device that does not exist before it costs a download; asking torch for one takes a second."""
+    attention_settings(options)
+    check_choices(options)
+    if options.device == "cuda" or options.backend == "triton":
+        run_device(options)
 
 
 @contextmanager

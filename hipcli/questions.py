@@ -9,22 +9,26 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hipcli.answers_file import AnswersFile, run_id
+from hipcli.answers_file import AnswersFile, document_id, run_id
 from hipcli.ask import answer_record, show_numbers, stream_answer
-from hipcli.check import checked
+from hipcli.check import Check, checked
 from hipcli.citing import Citer, CiteOptions, evidence_record, show_evidence
 from hipcli.console import Terminal, visible, write_json, write_stdout
 from hipcli.errors import InputError, UsageError
+from hipcli.evidence import Evidence
 from hipcli.input import read
 from hipcli.inspection import check_complete
 from hipcli.options import RunOptions
 from hipcli.loading import find_model
 from hipcli.pipeline import Answer, Reading, open_reading, room_for
+
+Keep = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -100,17 +104,17 @@ def ask_all(
     began = time.monotonic()
     document = read(options, terminal)
     read_seconds = time.monotonic() - began
-    answers = None
+    keep = None
     if out is not None:
-        answers = AnswersFile(out, run_id(document, find_model(options, terminal).digest, options))
-        questions = _unanswered(questions, answers, terminal)
+        answers, run = AnswersFile(out), run_id(document_id(document), find_model(options, terminal).digest, options)
+        questions, keep = _unanswered(questions, answers, run, terminal), partial(answers.add, run=run)
     marks: list[bool | None] = []
     if questions:
         with open_reading(document, options, terminal, room_for([question.text for question in questions])) as reading:
             reading.timing["read_seconds"] = read_seconds
             citer = Citer(reading, cite)
             for number, question in enumerate(questions):
-                answer, right = _ask_one(citer, question, terminal, check, answers, first=number == 0)
+                answer, right = _ask_one(citer, question, terminal, check, keep, first=number == 0)
                 marks.append(right)
             if not terminal.as_json:
                 show_numbers(reading, answer, terminal)
@@ -120,29 +124,27 @@ def ask_all(
     check_complete(document, options)
 
 
-def _unanswered(questions: list[Question], answers: AnswersFile, terminal: Terminal) -> list[Question]:
+def _unanswered(questions: list[Question], answers: AnswersFile, run: str, terminal: Terminal) -> list[Question]:
     """The questions that no row answers yet; says how many there are of both."""
     if answers.half_row:
         terminal.warn(f"the last row of {answers.path} was cut short by a run that was killed; its question is asked again")
-    left = [question for question in questions if not answers.skip(question.text)]
+    left = [question for question in questions if not answers.skip(run, question.text)]
     if len(left) < len(questions):
         terminal.note(f"{len(questions) - len(left)} of {len(questions)} questions are answered in {answers.path} already")
     return left
 
 
 def _ask_one(
-    citer: Citer, question: Question, terminal: Terminal, check: bool, answers: AnswersFile | None, *, first: bool
+    citer: Citer, question: Question, terminal: Terminal, check: bool, keep: Keep | None, *, first: bool
 ) -> tuple[Answer, bool | None]:
     """Answer one question, show it and keep it; with whether it is right, None when nobody said what would be."""
     if not terminal.as_json:
         write_stdout(visible(f"{'' if first else chr(10)}Q: {question.text}") + "\n")
     reading, how = citer.reading, partial(_answer, citer.reading, terminal)
     (answer, evidence), found = checked(reading.engine, check, lambda: citer.cited(question.text, how))
-    right = question.mark(answer.text)
-    known = {} if right is None else {"right": right, "accept": list(question.accept)}
-    record = answer_record(reading, question.text, answer, evidence_record(evidence, citer.options), found) | known
-    if answers is not None:
-        answers.add(record)
+    right, record = question.mark(answer.text), marked_record(citer, question, answer, evidence, found)
+    if keep is not None:
+        keep(record)
     if terminal.as_json:
         write_json(record)
         return answer, right
@@ -152,6 +154,15 @@ def _ask_one(
     if right is not None:
         terminal.note("right" if right else f"wrong: it holds none of {', '.join(question.accept)}")
     return answer, right
+
+
+def marked_record(
+    citer: Citer, question: Question, answer: Answer, evidence: Evidence | None, check: Check | None = None
+) -> dict[str, Any]:
+    """The JSON object of an answer, with whether it is right where the file says what would be."""
+    right = question.mark(answer.text)
+    known = {} if right is None else {"right": right, "accept": list(question.accept)}
+    return answer_record(citer.reading, question.text, answer, evidence_record(evidence, citer.options), check) | known
 
 
 def _answer(reading: Reading, terminal: Terminal, question: str) -> Answer:

@@ -48,6 +48,7 @@ def test_help_names_every_command_and_imports_nothing_heavy():
         [],
         ["ask"],
         ["summarize"],
+        ["batch"],
         ["inspect"],
         ["extract"],
         ["models"],

@@ -122,6 +122,7 @@ def test_a_field_that_is_not_documented_or_of_another_type_is_found():
         ("inspect", ["inspect", "book.pdf", "--model", "nowhere"]),
         ("extract", ["extract", "book.pdf", "book.pdf"]),
         ("error", ["extract", "missing.pdf"]),
+        ("batch", ["batch", "book.pdf", "missing.pdf", "--prompt", "Who?", "--out", "rows.jsonl", "--max-tokens", "2"]),
         ("doctor", ["doctor"]),
         ("sessions ls", ["sessions", "ls"]),
         ("sessions verify", ["sessions", "verify"]),
@@ -139,6 +140,15 @@ def test_what_is_printed_is_what_is_documented(hip, section, arguments):
         assert record["document"]["pages_failed"] and record["document"]["pages_empty"]
     if section == "ask" and "--questions" in arguments:
         assert record.keys() >= {"right", "accept"} and record["session"] is None
+
+
+def test_rows_and_failures_of_a_batch_are_documented(hip, folder):
+    hip("batch", "book.pdf", "missing.pdf", "--questions", "q.jsonl", "--out", "kept.jsonl", "--max-tokens", "2")
+    (row,) = map(json.loads, (folder / "kept.jsonl").read_text().splitlines())
+    assert row.pop("run") and TABLES["failed file"]["run"] == "text"
+    compare("ask", row)
+    (failure,) = map(json.loads, (folder / "kept.jsonl.failed").read_text().splitlines())
+    compare("failed file", failure)
 
 
 def test_rows_of_a_measurement_are_documented(hip):

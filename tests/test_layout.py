@@ -17,6 +17,7 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {
     "hipcli": ROOT / "hipcli",
+    "hipcli.batching": ROOT / "hipcli/batching",
     "hipcli.models": ROOT / "hipcli/models",
     "hipcli.readers": ROOT / "hipcli/readers",
     "hipcli.serving": ROOT / "hipcli/serving",

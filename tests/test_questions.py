@@ -117,13 +117,32 @@ def test_a_file_of_something_else_is_left_as_it_is(tmp_path, content):
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
     with pytest.raises(InputError, match="not one of hip's rows"):
-        AnswersFile(str(path), "run")
+        AnswersFile(str(path))
     assert path.read_bytes() == content
 
 
 def test_what_cannot_hold_rows(ask, tmp_path):
     for path, fault in ((str(tmp_path), DiskError), ("/dev/null", InputError), (str(tmp_path / "no" / "file"), DiskError)):
         with pytest.raises(fault):
-            AnswersFile(path, "run")
+            AnswersFile(path)
     done = subprocess.run([HIP, "ask", "book.txt", "Who?", "--out", "x"], capture_output=True, cwd=tmp_path)
     assert done.returncode == 2 and b"--out keeps the answers of --questions" in done.stderr
+
+
+def test_two_runs_do_not_write_one_file(tmp_path):
+    path = str(tmp_path / "rows.jsonl")
+    first = AnswersFile(path)
+    with pytest.raises(UsageError, match="another run is adding rows"):
+        AnswersFile(path)
+    first.close()
+    AnswersFile(path).close()
+
+
+@pytest.mark.parametrize("length", [1, 10, 40])
+def test_the_beginning_of_a_row_is_taken_away(tmp_path, length):
+    path = tmp_path / "rows.jsonl"
+    row = b'{"schema_version": 1, "question": "Who?", "run": "a"}\n'
+    path.write_bytes(row + row[:length])
+    answers = AnswersFile(str(path))
+    assert answers.half_row and path.read_bytes() == row
+    assert answers.skip("a", "Who?") and not answers.skip("a", "Who?")
