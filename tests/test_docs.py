@@ -55,7 +55,7 @@ def test_the_table_of_exit_codes_has_every_code():
 def test_the_table_of_the_environment_has_every_variable_that_is_read():
     read = set(re.findall(r'environ\.get\("(\w+)"|_folder\("(\w+)"\)', (ROOT / "hipcli/config.py").read_text()))
     named = {name for pair in read for name in pair if name} | {setting.variable for setting in SETTINGS.values()}
-    assert set(first_column(ENVIRONMENT)) == named and len(named) == len(SETTINGS) + 6
+    assert set(first_column(ENVIRONMENT)) == named and len(named) == len(SETTINGS) + 7
     assert [row[1].strip("`") for row in ENVIRONMENT.rows if row[1]] == list(SETTINGS)
 
 
