@@ -69,7 +69,7 @@ def test_a_bank_gives_what_the_store_gives(layer, first, changes, places):
         row = q[:, step : step + 1], k[:, now], v[:, now]
         assert torch.equal(far.step(first + step, *row, stage), near.step(first + step, *row, stage)), step
     for mine, theirs, whole in zip(far.buffers, near.buffers, (k, v)):
-        assert torch.equal(mine[:, : first + steps], whole) and mine[:, first + steps :].isnan().all()
+        assert torch.equal(mine[:, : first + steps].cpu(), whole) and mine[:, first + steps :].isnan().all()
         torch.testing.assert_close(mine.cpu(), theirs.cpu(), rtol=0, atol=0, equal_nan=True)
 
 
