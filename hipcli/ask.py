@@ -97,6 +97,9 @@ def show_numbers(reading: Reading, answer: Answer, terminal: Terminal) -> None:
     if peak:
         planned = f" (planned {amount(reading.plan.planned_peak_bytes, 'bytes')})" if terminal.verbose else ""
         parts.append(f"peak memory {amount(peak, 'bytes')}{planned}")
+    store = reading.engine.store
+    if terminal.verbose and store.host_bytes:
+        parts.append(f"{amount(store.host_bytes, 'bytes')} of KV on the host, {amount(store.bus_bytes, 'bytes')} copied over the bus")
     terminal.note(", ".join(parts))
 
 
@@ -119,8 +122,15 @@ def answer_record(reading: Reading, question: str, answer: Answer, evidence: dic
 
 
 def memory_record(reading: Reading) -> dict[str, int | None]:
-    """Peak memory as JSON, as it was measured and as it was planned before the first chunk."""
-    return {"peak_memory_bytes": peak_memory_bytes(), "planned_peak_bytes": reading.plan.planned_peak_bytes}
+    """Peak memory as JSON, as it was measured and as it was planned before the first chunk; and where keys and values lie."""
+    store = reading.engine.store
+    return {
+        "peak_memory_bytes": peak_memory_bytes(),
+        "planned_peak_bytes": reading.plan.planned_peak_bytes,
+        "kv_device_bytes": store.device_bytes,
+        "kv_host_bytes": store.host_bytes,
+        "kv_bus_bytes": store.bus_bytes,
+    }
 
 
 def session_record(reading: Reading) -> dict[str, Any] | None:

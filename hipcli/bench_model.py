@@ -56,7 +56,7 @@ def model_row(
     try:
         watch = MemoryWatch(model.device)
         row: dict[str, Any] = {"row": "model", "context": context, "mode": mode, "model": model.name, "dtype": model.dtype_name}
-        row |= {"kv": "host" if plan.on_host else "device", "kv_dtype": str(engine.store.shape.dtype).removeprefix("torch.")}
+        row |= {"kv": "host" if plan.on_host else "device", "kv_dtype": engine.kv_dtype}
         row |= {"device_key_layers": plan.device_parts[0], "device_value_layers": plan.device_parts[1]}
         if mode == "dense" and is_cuda(model.device):
             row |= use_fastest_dense(engine, context)

@@ -67,8 +67,11 @@ ASKED = {
 CITING = {"cite": (option_types.Cite, "auto"), "map": (option_types.Map, False), "map_file": (option_types.MapFile, None)}
 
 
+ASKING = {"no_stream": (option_types.NoStream, False), "check": (option_types.Check, False), "plan": (option_types.PlanOnly, False)}
+
+
 @app.command("ask", cls=GivenOnce, epilog='Example:  hip ask samples/lighthouse.pdf "When was the lamp first lit?"')
-@takes(ASKED, FILES, RUN, CITING, {"no_stream": (option_types.NoStream, False), "check": (option_types.Check, False)})
+@takes(ASKED, FILES, RUN, CITING, ASKING)
 def _ask(given: dict[str, Any]) -> Work:
     """Answer a question about documents, naming the pages."""
 
@@ -84,7 +87,11 @@ def _ask(given: dict[str, Any]) -> Work:
         sources, asked = ask.split_arguments(given["arguments"] or [], given["file"] or [], given["question"], questions)
         options, terminal = RunOptions.chosen(sources, given, stream=not given["no_stream"]), _terminal(given)
         cite = CiteOptions(given["cite"], given["map"], given["map_file"])
-        if questions is not None:
+        if given["plan"]:
+            from hipcli.inspection import inspect
+
+            inspect(options, terminal)
+        elif questions is not None:
             many.ask_all(options, many.load_questions(questions), terminal, check, out, cite)
         else:
             ask.ask(options, asked, terminal, check, cite)

@@ -73,6 +73,11 @@ class Engine:
         return self.store.length
 
     @property
+    def kv_dtype(self) -> str:
+        """The format in which keys and values are kept."""
+        return str(self.store.shape.dtype).removeprefix("torch.")
+
+    @property
     def attention(self) -> dict[str, str | int | None]:
         """How this engine attends, with every default resolved."""
         dense = self.settings.mode == "dense"

@@ -38,6 +38,11 @@ class Fit:
     model: str | None = None
     device: str | None = None
     kv_bytes: int | None = None
+    kv_dtype: str | None = None
+    device_key_layers: int | None = None
+    device_value_layers: int | None = None
+    host_bytes: int | None = None
+    host_available_bytes: int | None = None
     working_bytes: int | None = None
     chunk_tokens: int | None = None
     peak_bytes: int | None = None
@@ -146,6 +151,11 @@ def _fit(document: Document, options: RunOptions, terminal: Terminal) -> Fit:
             model=files.name,
             device=f"{model.dtype_name} on {model.device}",
             kv_bytes=plan.kv_bytes,
+            kv_dtype=engine.kv_dtype,
+            device_key_layers=plan.device_parts[0],
+            device_value_layers=plan.device_parts[1],
+            host_bytes=plan.host_bytes,
+            host_available_bytes=plan.host_available_bytes if plan.on_host else None,
             working_bytes=plan.working_bytes,
             chunk_tokens=plan.chunk_tokens,
             peak_bytes=plan.peak_bytes,
@@ -209,10 +219,18 @@ def _fit_lines(document: Document, fit: Fit) -> list[str]:
     return [
         *total,
         f"with {fit.model} ({fit.device}): {verdict}",
-        f"  KV memory   {amount(fit.kv_bytes, 'bytes')}",
+        f"  KV memory   {amount(fit.kv_bytes, 'bytes')}, {fit.kv_dtype}{_place(fit)}",
         f"  peak        {amount(fit.peak_bytes, 'bytes')} of {amount(fit.available_bytes, 'bytes')} available",
         f"  time        about {duration(fit.seconds or 0.0)} to read",
     ]
+
+
+def _place(fit: Fit) -> str:
+    """Where keys and values would lie, where that is not one place."""
+    if fit.host_bytes is None:
+        return ""
+    there = f"{amount(fit.host_bytes, 'bytes')} of it on the host, of {amount(fit.host_available_bytes, 'bytes')} available"
+    return f"; {there}; on the GPU keys of {fit.device_key_layers} layers and values of {fit.device_value_layers}"
 
 
 def _suspicion_lines(document: Document, found: list[Suspicion] | None) -> list[str]:
@@ -239,7 +257,8 @@ def _suspicion_record(document: Document, found: list[Suspicion] | None) -> dict
 
 def _record(document: Document, fit: Fit) -> dict[str, Any]:
     words = sum(len(page.text.split()) for page in document.pages)
-    sizes = ("device", "kv_bytes", "working_bytes", "chunk_tokens", "peak_bytes", "available_bytes", "fits", "seconds")
+    sizes = ("device", "kv_bytes", "kv_dtype", "device_key_layers", "device_value_layers", "host_bytes", "host_available_bytes")
+    sizes += ("working_bytes", "chunk_tokens", "peak_bytes", "available_bytes", "fits", "seconds")
     plan = {name: getattr(fit, name) for name in sizes}
     return {
         "schema_version": 1,

@@ -58,6 +58,7 @@ Kv = Annotated[
     Literal["auto", "gpu", "host"],
     typer.Option("--kv", help="Where a GPU keeps keys and values; auto puts on the host what does not fit."),
 ]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Only tell what reading would need, and where keys and values would lie.")]
 KvDtype = Annotated[
     Literal["auto", "bf16", "fp8"], typer.Option("--kv-dtype", help="Format of keys and values; fp8 halves them, on a GPU.")
 ]

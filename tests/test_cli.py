@@ -149,6 +149,25 @@ def test_a_place_that_a_machine_does_not_have_is_said(hip, tiny_model):
     assert done.returncode == 0 and done.stderr.count(b"--kv host changes nothing on a CPU") == 1
 
 
+def test_memory_that_cannot_be_had_is_refused(hip, tiny_model):
+    for arguments, code, words in (
+        (("--gpu-memory", "1GiB"), 2, "--gpu-memory needs a GPU"),
+        (("--gpu-memory", "lots"), 2, "--gpu-memory must be a size like 20GB or 500MB, got 'lots'"),
+        (("--kv-dtype", "fp8"), 2, "--kv-dtype fp8 needs an NVIDIA GPU"),
+        (("--kv-dtype", "bf16", "--dtype", "float32"), 2, "cannot keep what a model computes in float32"),
+        (("--host-memory", "1MB"), 4, "of memory and 0.0 GiB are free"),
+    ):
+        done = hip("ask", "book.txt", "Who?", "--device", "cpu", *arguments)
+        assert done.returncode == code and words in done.stderr.decode() and not done.stdout
+
+
+def test_a_plan_is_told_and_nothing_is_asked(hip, tiny_model):
+    shown = hip("ask", "book.txt", "Who?", "--plan", "--device", "cpu", "--dtype", "float32").stdout.decode()
+    assert "KV memory" in shown and ", float32" in shown and "peak" in shown
+    plan = json.loads(hip("ask", "book.txt", "Who?", "--plan", "--json", "--device", "cpu").stdout)["plan"]
+    assert plan["fits"] and plan["device_key_layers"] == plan["device_value_layers"] == 2 and plan["host_bytes"] is None
+
+
 def test_an_unexpected_fault_is_one_line(hip, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import hipcli.input\nhipcli.input.read = None\n")
     done = hip("extract", "book.txt", PYTHONPATH=str(tmp_path))

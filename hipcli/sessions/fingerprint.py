@@ -92,7 +92,7 @@ def fingerprint_of(
         "attention": engine.attention,
         "attention plan": asdict(engine.runtime.backend.plan),
         "dtype": model.dtype_name,
-        "keys and values": str(engine.store.shape.dtype).removeprefix("torch."),
+        "keys and values": engine.kv_dtype,
         "device": model.device,
         # a library of another version may round otherwise
         "libraries": {name: metadata.version(name) for name in ("torch", "transformers")},
