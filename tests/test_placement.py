@@ -1,6 +1,7 @@
 """Where keys and values go: what is tried in which order, what a plan counts, what is refused, and that answers do not change."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -61,10 +62,11 @@ def make_plan(model, tokens, device_parts=NONE, **more):
 
 
 def test_a_plan_counts_what_lies_where(model):
-    """Two staging buffers for each part that is not whole on the device, and the banks of all layers."""
+    """Two staging buffers for each part that is not whole on the device, banks of all layers, candidates of those with far keys."""
     tokens, token = 1 << 20, model.kv_bytes_per_token
-    part, bank = tokens * token // 4, (256 + 4096 + 1024 + 128) * token
-    expected = {NONE: (4 * part + bank, 4), (2, 0): (4 * part + bank, 2), (1, 0): (5 * part + bank, 3), (2, 1): (5 * part + bank, 1)}
+    part, bank, candidates = tokens * token // 4, (256 + 4096 + 1024 + 128) * token, (32768 + 8192) * token // 4
+    expected = {NONE: (4 * part + bank + 2 * candidates, 4), (1, 0): (5 * part + bank + candidates, 3)}
+    expected |= {(2, 0): (4 * part + bank, 2), (2, 1): (5 * part + bank, 1)}
     for parts, (resident, on_host) in expected.items():
         plan = make_plan(model, tokens, parts)
         assert resident_bytes(2, tokens, token, parts, preset("default")) == resident
@@ -78,12 +80,15 @@ def test_a_plan_counts_what_lies_where(model):
 def test_as_many_layers_as_fit_lie_on_the_device_keys_first(room):
     """Of 32 layers; room in units of one part of one layer."""
     layers, tokens, token = 32, 1 << 20, 1 << 16
-    part = tokens * token // (2 * layers)
-    bank = resident_bytes(layers, tokens, token, NONE, preset("default")) - 4 * part
-    bare = SimpleNamespace(tokens=tokens, available_bytes=int(room * part) + bank, peak_bytes=4 * part + bank)
+    part, needed = tokens * token // (2 * layers), partial(resident_bytes, layers, tokens, token, prune=preset("default"))
+    none = needed(device_parts=NONE)
+    bare = SimpleNamespace(tokens=tokens, available_bytes=none + int((room - 4) * part), peak_bytes=none)
     keys, values = most_device_parts(bare, layers, token, preset("default"))
-    assert resident_bytes(layers, tokens, token, (keys, values), preset("default")) <= bare.available_bytes
-    assert (keys == layers or values == 0) and keys + values == max(0, int(room - (4 if keys < layers else 2)))
+    assert needed(device_parts=(keys, values)) <= bare.available_bytes and (keys == layers or values == 0)
+    more = (keys, values + 1) if keys == layers else (keys + 1, 0)
+    # a whole part needs no staging buffers: the last layer of one may fit where the last but one does not
+    assert needed(device_parts=more) > bare.available_bytes or more == (layers, layers)
+    assert keys + values >= int(room) - 4
 
 
 def test_a_refusal_names_the_place_that_is_full(model):

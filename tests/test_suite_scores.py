@@ -152,9 +152,11 @@ def test_options():
     given = dict.fromkeys(("task", "attention", "samples", "scoring", "pack", "seed", "text", "dense_below", "model"))
     given["check"] = False
     given |= {"context": ["8K,4K", "4096"], "device": "auto", "dtype": "auto", "minutes": 2.0}
+    given |= {"kv": "auto", "kv_dtype": "fp8", "gpu_memory": None, "host_memory": "2GiB"}
     options = options_from(["kv,passkey"], given)
     assert options.contexts == (4096, 8192) and [task.name for task in options.tasks] == ["kv_retrieval", "passkey", "number_string"]
     assert (options.attention, options.pack, options.samples, options.seconds) == (DEFAULT_ATTENTION, 50, None, 120)
+    assert (options.kv.dtype, options.kv.host_bytes) == ("fp8", 2 << 30)
     assert listed(["a, b", "b", ""]) == ["a", "b"]
     for wrong in ({"samples": 0}, {"pack": 0}, {"scoring": "x"}, {"dense_below": -1}, {"attention": ("x",)}, {"seconds": 0}):
         with pytest.raises(UsageError):

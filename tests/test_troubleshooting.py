@@ -39,6 +39,8 @@ ELSEWHERE = (
     "not enough memory",
     "is not supported",
     "is set too and wins over the file",
+    "no Ray cluster answers",
+    "another run is adding rows",
 )
 
 
