@@ -54,17 +54,19 @@ DECODE = (
     Column("bandwidth", 9, _share("decode_share_of_bandwidth")),
     Column("peak memory", 11, _bytes("peak_bytes")),
 )
+LAYER_PREFILL = (
+    Column("queries", 8, lambda row: f"{row['prefill_queries']:,}"),
+    Column("prefill ms", 10, _number("sparse_prefill_ms")),
+    Column("dense ms", 9, _number("dense_prefill_ms")),
+    Column("times", 6, _number("prefill_speedup", 1)),
+)
+LAYER_DECODE = (
+    Column("decode ms", 9, _number("sparse_decode_ms", 4)),
+    Column("dense ms", 9, _number("dense_decode_ms", 4)),
+    Column("times", 6, _number("decode_speedup", 1)),
+)
 COLUMNS = {
-    "one layer": (
-        CONTEXT,
-        Column("queries", 8, lambda row: f"{row['prefill_queries']:,}"),
-        Column("prefill ms", 10, _number("sparse_prefill_ms")),
-        Column("dense ms", 9, _number("dense_prefill_ms")),
-        Column("times", 6, _number("prefill_speedup", 1)),
-        Column("decode ms", 9, _number("sparse_decode_ms", 4)),
-        Column("dense ms", 9, _number("dense_decode_ms", 4)),
-        Column("times", 6, _number("decode_speedup", 1)),
-    ),
+    "one layer": (CONTEXT, *LAYER_PREFILL, *LAYER_DECODE),
     "decode step of one layer, by what it refreshes (ms)": (
         CONTEXT,
         Column("layers", 9, lambda row: row["layers"]),
@@ -82,7 +84,10 @@ COLUMNS = {
     "whole model": (CONTEXT, MODE, *PREFILL, *DECODE),
 }
 # a line may be as long as it likes, a table should fit a screen
-HALVES = {"whole model": {"whole model: prefill": (CONTEXT, MODE, *PREFILL), "whole model: decode": (CONTEXT, MODE, *DECODE)}}
+HALVES = {
+    "one layer": {"one layer: prefill": (CONTEXT, *LAYER_PREFILL), "one layer: decode": (CONTEXT, *LAYER_DECODE)},
+    "whole model": {"whole model: prefill": (CONTEXT, MODE, *PREFILL), "whole model: decode": (CONTEXT, MODE, *DECODE)},
+}
 
 
 def expand(row: Row) -> Iterator[tuple[str, Row]]:

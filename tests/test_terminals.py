@@ -51,6 +51,7 @@ COMMANDS = {
     "prefill": (["ask", "book.txt", "Who?", "--max-tokens", "3", "--no-session"], "tokens"),
     "summarize": (["summarize", "book.txt", "--spans", "2", "--max-tokens", "3"], "tokens"),
     "inspect": (["inspect", "BOOK"], "pages"),
+    "batch": (["batch", "book.txt", "--prompt", "Who?", "--max-tokens", "2", "--out", "rows.jsonl"], "files"),
 }
 
 
@@ -69,6 +70,16 @@ def test_a_live_display_fits_and_is_taken_away(spawn, tmp_path, pdf, name, size)
     assert too_wide(shown, size[1]) == []
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0  # the cursor is there again
     assert shown.rfind("━") < shown.rfind("\x1b[2K")  # the last bar was wiped away
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x10", "200x50"])
+def test_measurements_fit_too(spawn, size):
+    """Bars while they run, tables when they are done; the line about the machine is as long as its names."""
+    child = spawn("bench", "--context", "256", "--part", "layer", "--minutes", "1", "--device", "cpu", size=size)
+    shown = child.read().decode("utf-8", "replace")
+    child.close()
+    assert child.exitstatus == 0 and "one layer" in shown and too_wide(shown, size[1]) == []
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") > 0
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["80x10", "200x50"])

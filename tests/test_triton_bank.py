@@ -83,7 +83,7 @@ def test_dense_steps_read_the_host_in_place():
         assert torch.equal(far.step(first + step, *row, None, True), near.step(first + step, *row, None, True))
 
 
-@pytest.mark.parametrize(("layers", "key_layers", "changes"), [(3, 0, {}), (4, 1, {}), (3, 0, {"decode_rounds": (2, 1, 0)})], ids=str)
+@pytest.mark.parametrize(("layers", "key_layers", "changes"), [(3, 0, {}), (2, 1, {"decode_rounds": (2, 1, 0)})], ids=str)
 def test_keys_brought_ahead_are_those_that_a_refresh_scans(layers, key_layers, changes):
     """Steps of a whole model's attention past a refresh cycle, a cut, and steps again: as with everything on the device."""
     plan, first, shape = make_plan(**changes), 171, StoreShape(layers, KV, D, torch.float32, DEVICE)
@@ -97,7 +97,7 @@ def test_keys_brought_ahead_are_those_that_a_refresh_scans(layers, key_layers, c
     backend = TritonBackend(plan, rope, 0)
     ahead = [ScanAhead(SimpleNamespace(store=store, backend=backend), layers) for store in stores]
     staged = []
-    for steps in (11, 9):
+    for steps in (10, 2):
         states = [[backend.new_state() for _ in range(layers)] for _ in stores]
         for step in range(steps):
             pattern = tuple(plan.refresh_stage(step, layer, layers) for layer in range(layers))
@@ -123,4 +123,4 @@ def test_keys_brought_ahead_are_those_that_a_refresh_scans(layers, key_layers, c
         for store in stores:
             store.truncate(first + 3)
             store.check_integrity()
-    assert sum(staged) >= 3 and not any(staged[::2])
+    assert sum(staged) >= layers - key_layers and not any(staged[::2])

@@ -54,14 +54,18 @@ def share(answers: dict) -> float:
 
 
 def within(found: dict, context: int) -> None:
-    print(f"\n### {context:,} tokens\n\n| task | default | dense | `paper-3k` | default only / dense only | p |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        f"\n### {context:,} tokens\n\n| task | default | dense | `paper-3k` | default only / dense only | p |\n| --- | --- | --- | --- | --- | --- |"
+    )
     tasks = sorted({key[0] for key in found if key[1] == context and key[2] > 1})
     means, total = defaultdict(list), [0, 0]
     for task in tasks:
         mine, dense, paper = (found.get((task, context, 50, way), {}) for way in WAYS)
         a, b, p = mcnemar(mine, dense)
         total[0], total[1] = total[0] + a, total[1] + b
-        print(f"| {task} | {cell(mine)} | {cell(dense)} | {cell(paper)} | {f'{a} / {b}' if dense else ''} | {f'{p:.2g}' if dense else ''} |")
+        print(
+            f"| {task} | {cell(mine)} | {cell(dense)} | {cell(paper)} | {f'{a} / {b}' if dense else ''} | {f'{p:.2g}' if dense else ''} |"
+        )
         for way, answers in zip(WAYS, (mine, dense, paper)):
             if answers:
                 means[way].append(share(answers))
