@@ -1,117 +1,138 @@
-"""Tables over the rows of `hip bench --suite … --scoring pass`: within the trained window, against context, passkeys one at a time.
+"""Tables over rows of `hip bench --suite`: within the trained window, against context, passkeys one at a time, one pass beside decoding.
 
-    python docs/results/suite_tables.py docs/results/suite-h200-all-tasks.jsonl --window 32K
+    cd docs/results; python suite_tables.py suite-h200-qwen2.5-coder-0.5b.jsonl suite-h200-all-tasks.jsonl --window 32K
 
-An answer counts as right when every one of its tokens is the likeliest, given the tokens before it. Intervals are Wilson's
-at 95 %; p is McNemar's exact test over the questions that both ways of attending were asked.
+An answer counts as right when every one of its tokens is the likeliest, given the tokens before it; credit counts parts of
+answers. Intervals are Wilson's at 95 %; p is McNemar's exact test over the questions that both ways of attending were asked.
 """
 
 import argparse
 import json
-from collections import defaultdict
-from math import comb, sqrt
+from collections import Counter, defaultdict
 
 from hipcli.bench import parse_context
+from hipcli.suite.stats import Paired, paired, wilson
 
 WAYS = ("default", "dense", "paper-3k")
+PACK = 50  # of the tables that put many questions to a text
+Cells = dict[tuple, dict[tuple, tuple[bool, float]]]
 
 
-def load(path: str) -> dict:
-    """(task, context, pack, way) → question → whether it is right."""
-    found = defaultdict(dict)
-    for line in open(path):
-        row = json.loads(line)
-        if row["row"] == "answer":
-            key = row["task"], row["context"], row["pack"], row["attention"]
-            found[key][row["seed"], row["sample"], row["question"]] = bool(row["pass_right"])
+def load(rows: list[dict]) -> Cells:
+    """(task, context, pack, way) → question → whether it is right, and its credit. A later row replaces an earlier one."""
+    found: Cells = defaultdict(dict)
+    for row in rows:
+        scoring = "pass" if row.get("pass_right") is not None else "greedy"
+        if row["row"] == "answer" and row.get(f"{scoring}_right") is not None:
+            verdict = bool(row[f"{scoring}_right"]), float(row[f"{scoring}_score"])
+            found[row["task"], row["context"], row["pack"], row["attention"]][row["seed"], row["sample"], row["question"]] = verdict
     return found
 
 
-def wilson(right: int, count: int) -> tuple[float, float]:
-    z, share = 1.96, right / count
-    centre, spread = share + z * z / (2 * count), z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return (centre - spread) / (1 + z * z / count), (centre + spread) / (1 + z * z / count)
+def against(mine: dict, theirs: dict) -> Paired:
+    both = sorted(mine.keys() & theirs.keys())
+    return paired([mine[q][0] for q in both], [theirs[q][0] for q in both])
 
 
-def mcnemar(mine: dict, theirs: dict) -> tuple[int, int, float]:
-    """Questions right with one only, with the other only, and the two-sided p."""
-    both = mine.keys() & theirs.keys()
-    a, b = sum(mine[q] > theirs[q] for q in both), sum(mine[q] < theirs[q] for q in both)
-    p = sum(comb(a + b, i) for i in range(min(a, b) + 1)) / 2 ** (a + b) * 2 if a + b else 1.0
-    return a, b, min(1.0, p)
+def right(answers: dict) -> float:
+    return 100 * sum(verdict for verdict, _ in answers.values()) / len(answers)
+
+
+def credit(answers: dict) -> float:
+    return 100 * sum(part for _, part in answers.values()) / len(answers)
 
 
 def cell(answers: dict) -> str:
     if not answers:
         return ""
-    right, count = sum(answers.values()), len(answers)
-    low, high = wilson(right, count)
-    return f"{right} of {count} ({100 * low:.0f}–{100 * high:.0f})"
+    count = sum(verdict for verdict, _ in answers.values())
+    low, high = wilson(count, len(answers))
+    parts = f"; credit {credit(answers):.0f} %" if abs(credit(answers) - right(answers)) >= 0.05 else ""
+    return f"{count} of {len(answers)} ({100 * low:.0f}–{100 * high:.0f}){parts}"
 
 
-def share(answers: dict) -> float:
-    return 100 * sum(answers.values()) / len(answers)
-
-
-def within(found: dict, context: int) -> None:
+def within(found: Cells, context: int) -> None:
     print(
         f"\n### {context:,} tokens\n\n| task | default | dense | `paper-3k` | default only / dense only | p |\n| --- | --- | --- | --- | --- | --- |"
     )
-    tasks = sorted({key[0] for key in found if key[1] == context and key[2] > 1})
-    means, total = defaultdict(list), [0, 0]
-    for task in tasks:
-        mine, dense, paper = (found.get((task, context, 50, way), {}) for way in WAYS)
-        a, b, p = mcnemar(mine, dense)
-        total[0], total[1] = total[0] + a, total[1] + b
-        print(
-            f"| {task} | {cell(mine)} | {cell(dense)} | {cell(paper)} | {f'{a} / {b}' if dense else ''} | {f'{p:.2g}' if dense else ''} |"
-        )
-        for way, answers in zip(WAYS, (mine, dense, paper)):
-            if answers:
-                means[way].append(share(answers))
-    n = min(total)
-    p = min(1.0, 2 * sum(comb(sum(total), i) for i in range(n + 1)) / 2 ** sum(total))
-    mean = {way: f"{sum(values) / len(values):.1f} % of {len(values)} tasks" for way, values in means.items()}
-    print(f"| **mean of tasks** | {' | '.join(mean.get(way, '') for way in WAYS)} | {total[0]} / {total[1]} | {p:.2g} |")
+    cells = {}
+    for task in sorted({key[0] for key in found if key[1] == context and key[2] == PACK}):
+        ways = cells[task] = [found.get((task, context, PACK, way), {}) for way in WAYS]
+        split = against(ways[0], ways[1]) if ways[1] else None
+        compared = f"{split.only_first} / {split.only_second} | {split.p:.2g}" if split else " | "
+        print(f"| {task} | {' | '.join(map(cell, ways))} | {compared} |")
+    shared = [ways for ways in cells.values() if ways[0] and ways[1]]
+    # only tasks that both were asked: a mean over others could not be compared
+    splits = [against(ways[0], ways[1]) for ways in shared]
+    if len(shared) < 2:
+        return
+    total = Paired(0, sum(s.only_first for s in splits), sum(s.only_second for s in splits), 0)
+    for name, figure in (("right", right), ("credit", credit)):
+        means = [f"{sum(map(figure, own)) / len(own):.1f} %" if all(own := [ways[i] for ways in shared]) else "" for i in range(len(WAYS))]
+        compared = f"{total.only_first} / {total.only_second} | {total.p:.2g}" if figure is right else " | "
+        print(f"| **mean of {len(shared)} tasks, {name}** | {' | '.join(means)} | {compared} |")
 
 
-def curve(found: dict, contexts: list[int]) -> None:
-    print("\n### Against context: default / `paper-3k` / dense, right of 50 (of 10 or 12 where it says so)\n")
+def curve(found: Cells, contexts: list[int]) -> None:
+    print("\n### Against context: credit in percent, default / `paper-3k` / dense\n")
     print("| task | " + " | ".join(f"{context // 1024}K" for context in contexts) + " |\n| --- |" + " --- |" * len(contexts))
-    tasks = [task for task in sorted({key[0] for key in found}) if sum((task, c, 50, "paper-3k") in found for c in contexts) > 2]
-    sums: dict = {context: [[], []] for context in contexts}
-    for task in tasks:
-        row = []
-        for context in contexts:
-            ways = [found.get((task, context, 50, way), {}) for way in ("default", "paper-3k", "dense")]
-            numbers = [f"{share(w):.0f}" if w else "–" for w in ways]
-            row.append(" / ".join(numbers) if any(ways) else "")
-            if ways[0] and ways[1]:
-                sums[context][0].append(share(ways[0])), sums[context][1].append(share(ways[1]))
-        print(f"| {task} | " + " | ".join(row) + " |")
-    means = [f"{sum(a) / len(a):.1f} / {sum(b) / len(b):.1f}" if a else "" for a, b in sums.values()]
-    print("| **mean of those with both** | " + " | ".join(means) + " |")
+    order = ("default", "paper-3k", "dense")
+    cells = {
+        task: {context: [found.get((task, context, PACK, way), {}) for way in order] for context in contexts}
+        for task in sorted({key[0] for key in found if key[1] in contexts})
+    }
+    compared = {task: {context for context in contexts if all(own[context][:2])} for task, own in cells.items()}
+    cells = {task: own for task, own in cells.items() if len(compared[task]) > 2}
+    for task, own in cells.items():
+        texts = [" / ".join(f"{credit(answers):.0f}" if answers else "–" for answers in own[c]) if any(own[c]) else "" for c in contexts]
+        print(f"| {task} | {' | '.join(texts)} |")
+    # a mean against context holds the same tasks at every length, so those of the shortest and the longest
+    common = [task for task in cells if {contexts[0], contexts[-1]} <= compared[task]]
+    means = []
+    for context in contexts:
+        all_there = all(context in compared[task] for task in common)
+        ours, paper = ([credit(cells[task][context][i]) for task in common] if all_there else [] for i in (0, 1))
+        means.append(f"{sum(ours) / len(ours):.1f} / {sum(paper) / len(paper):.1f}" if ours else "")
+    print(f"| **mean of the {len(common)} that are at both ends** | {' | '.join(means)} |")
 
 
-def single(found: dict) -> None:
+def single(found: Cells) -> None:
     print("\n### One passkey in the text\n\n| context | default | `paper-3k` | dense |\n| --- | --- | --- | --- |")
     for context in sorted({key[1] for key in found if key[2] == 1}):
         cells = [cell(found.get(("passkey", context, 1, way), {})) for way in ("default", "paper-3k", "dense")]
         print(f"| {context // 1024}K | " + " | ".join(cells) + " |")
 
 
+def scorings(rows: list[dict]) -> None:
+    print(
+        "\n### One pass beside free decoding\n\n| task | context | | asked | one pass | decoded | pass only / decoded only | p |\n"
+        + "| --- " * 8
+        + "|"
+    )
+    cells: dict[tuple, Counter] = defaultdict(Counter)
+    for row in rows:
+        if row["row"] == "answer" and row.get("pass_right") is not None and row.get("greedy_right") is not None:
+            cells[row["task"], row["context"], row["attention"]][row["pass_right"], row["greedy_right"]] += 1
+    for (task, context, way), counts in cells.items():
+        both, once, free, neither = (counts[case] for case in ((True, True), (True, False), (False, True), (False, False)))
+        head = f"| {task} | {context // 1024}K | {way} | {counts.total()} | {both + once} | {both + free} |"
+        print(f"{head} {once} / {free} | {Paired(both, once, free, neither).p:.2g} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows")
+    parser.add_argument("rows", nargs="+")
     parser.add_argument("--window", default="32K")
     given = parser.parse_args()
-    found, window = load(given.rows), parse_context(given.window)
-    contexts = sorted({key[1] for key in found if key[2] > 1})
+    rows = [json.loads(line) for path in given.rows for line in open(path, encoding="utf-8")]
+    found, window = load(rows), parse_context(given.window)
+    contexts = sorted({key[1] for key in found if key[2] == PACK})
     for context in contexts:
-        if any(key[3] == "dense" for key in found if key[1] == context and key[2] > 1):
+        if any(key[3] == "dense" for key in found if key[1] == context and key[2] == PACK):
             within(found, context)
     curve(found, [context for context in contexts if context >= window])
     single(found)
+    scorings(rows)
 
 
 if __name__ == "__main__":
